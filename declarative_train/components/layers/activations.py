@@ -56,7 +56,7 @@ class LeakyRelu(FunctionLayer, Activation):
 
 
 class Gelu(FunctionLayer, Activation):
-    """x times the normal distribution function of x."""
+    """x times Phi(x), the distribution function of the standard normal distribution."""
 
     type: Literal["gelu"] = "gelu"
     approximate: Literal["none", "tanh"] = "none"
@@ -112,8 +112,8 @@ class Celu(Activation):
 
 
 class Selu(Activation):
-    """`elu` times a constant; both constants are chosen so that values keep mean 0 and variance 1 from layer
-    to layer. Use `alpha_dropout` with it.
+    """`elu` times a constant. Both constants are chosen so that values keep mean 0 and variance 1 from layer to layer.
+    Use `alpha_dropout` with it.
     """
 
     module: ClassVar[str] = "nn.SELU"
@@ -131,7 +131,7 @@ class Softplus(FunctionLayer, Activation):
 
     type: Literal["softplus"] = "softplus"
     beta: float = Field(default=default("softplus", "beta"), gt=0, allow_inf_nan=False)
-    """How sharp the bend is."""
+    """Sharpness of the bend at 0."""
 
 
 class LogSigmoid(FunctionLayer, Activation):
@@ -155,7 +155,7 @@ class Hardswish(Activation):
 
 
 class Hardtanh(Activation):
-    """x, kept between `low` and `high`."""
+    """x, clamped to the range from `low` to `high`."""
 
     module: ClassVar[str] = "nn.Hardtanh"
     type: Literal["hardtanh"] = "hardtanh"
@@ -185,10 +185,10 @@ class Softsign(Activation):
 
 
 class AlongDimension(Activation, ABC):
-    """Base class of softmax and its logarithm, which are computed along one dimension."""
+    """Base class of softmax and log_softmax, which are computed along one dimension."""
 
     dim: int = default("softmax", "dim")
-    """The dimension that sums to 1, in torch's numbers (the batch is 0)."""
+    """The dimension along which the softmax sums to 1, in torch's numbers (the batch is 0)."""
 
     def check(self, inputs: Inputs) -> ShapeError | None:
         return super().check(inputs) or needs_along(self, self.dim, inputs)

@@ -44,11 +44,13 @@ class RotaryScaling(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     type: Literal["linear", "llama3", "yarn"]
-    """`linear` slows all pairs down alike; `llama3` and `yarn` only the slow ones, with a ramp to the fast ones."""
+    """`linear` slows all pairs down by the same factor. `llama3` and `yarn` slow down only the slow pairs; between
+    slow and fast ones the factor changes gradually.
+    """
     factor: float = Field(ge=1, allow_inf_nan=False)
     """Ratio of the new length to the original one."""
     original_length: int | None = Field(default=None, ge=1)
-    """The length that the model was trained on: for `llama3` and `yarn`."""
+    """The length of the sequences in training, for `llama3` and `yarn`."""
     low_freq_factor: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """`llama3`: pairs that turn fewer times than this within the original length are slowed down by the whole
     factor."""
@@ -67,11 +69,11 @@ class RotaryScaling(BaseModel):
     """`yarn`: see `mscale`. In `latent_attention` the products of queries and keys are also multiplied by the square of
     0.1 mscale_all_dim ln(factor) + 1."""
     truncate: bool = True
-    """`yarn`: the ramp begins and ends at whole pairs."""
+    """`yarn`: the gradual change from slow to fast pairs begins and ends at whole pairs."""
 
     def problem(self) -> str | None:
-        """Return a sentence about a mistake in the keys, or None. Mistakes are a key that the scaling `type` does
-        not use, a missing key, and a lower limit that is not below the upper one.
+        """Return a sentence about a mistake in the keys, or None if there is none. The mistakes are a key that the
+        scaling `type` does not use, a missing key, and a lower limit that is not below the upper limit.
         """
         read = _READ_BY[self.type]
         defaults = {key: field.default for key, field in type(self).model_fields.items()}
@@ -130,7 +132,7 @@ class SelfAttention(Layer):
     heads: int = Field(ge=1)
     """Number of query heads."""
     kv_heads: int | None = Field(default=None, ge=1)
-    """Number of key and value heads, a divisor of `heads` (grouped-query attention); by default as many."""
+    """Number of key and value heads, a divisor of `heads` (grouped-query attention); by default equal to `heads`."""
     head_width: int | None = Field(default=None, ge=1)
     """Width of a head; by default the width of the input divided by `heads`."""
     causal: bool = False
@@ -149,17 +151,19 @@ class SelfAttention(Layer):
     """Limit of the products of queries and keys: softcap * tanh(product / softcap), as in Gemma 2. No fused kernel
     supports it, so the weights of all pairs are held in memory, T * T for each head."""
     sinks: bool = False
-    """A learned number for each head takes part in the softmax of a position's products and gives no value, so that a
-    position may attend to nothing (gpt-oss). As with `softcap`, the weights of all pairs are held in memory."""
+    """Adds a learned logit to the softmax of each head. It has no value, so a position may attend to nothing
+    (gpt-oss). As with `softcap`, the weights of all pairs are held in memory.
+    """
     window: int | None = Field(default=None, ge=1)
-    """With `causal`: the number of positions that a position sees at most, itself and those just before it; by default
-    all."""
+    """With `causal`: the number of positions that a position sees at most, which are itself and those just before it;
+    by default all.
+    """
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Probability that an attention weight is dropped in training."""
     bias: bool = True
     """Biases in all projections."""
     out_bias: bool | None = None
-    """A bias in the projection `out`; by default that of `bias`."""
+    """A bias in the projection `out`; by default the same as `bias`."""
     fused: bool = True
     """One matrix `qkv` for the three projections, which is faster; false: `query`, `key` and `value` separately, as in
     most published weights."""
@@ -199,9 +203,9 @@ class SelfAttention(Layer):
 
     def _exchange_keys(self, inputs: Inputs) -> LayerCut | str:
         if len(inputs["x"].shape) > 2:
-            return "it attends within parts of a sample"
+            return "its sequences are only parts of a sample"
         if "mask" in inputs and len(inputs["mask"].shape) > 1:
-            return "its mask is of pairs of positions"
+            return "its mask has a value for each pair of positions"
         return LayerCut("positions", {})
 
     def products(self, use: Use) -> Iterable[Product]:
@@ -209,11 +213,11 @@ class SelfAttention(Layer):
 
 
 class CrossAttention(Layer):
-    """Multi-head attention of a sequence to another: `query` (B, ..., T, D) and `context` (B, ..., S, E) to (B, ..., T,
-    D), each query sequence to the context sequence at the same index.
+    """Multi-head attention of each sequence of `query` (B, ..., T, D) to the sequence of `context` (B, ..., S, E) at
+    the same index, with the result (B, ..., T, D).
 
-    `mask` is true where a position of the context may be seen: (B, ..., S), or (B, ..., T, S) for each pair.
-    Leading dimensions of size 1 are repeated. Parameters `query.*`, `key_value.*` (or `key.*`, `value.*`) and
+    `mask` is true where a position of the context may be seen: (B, ..., S), or (B, ..., T, S) for each pair (query,
+    key). Leading dimensions of size 1 are repeated. Parameters `query.*`, `key_value.*` (or `key.*`, `value.*`) and
     `out.*`.
     """
 
@@ -223,7 +227,7 @@ class CrossAttention(Layer):
     heads: int = Field(ge=1)
     """Number of query heads."""
     kv_heads: int | None = Field(default=None, ge=1)
-    """Number of key and value heads, a divisor of `heads` (grouped-query attention); by default as many."""
+    """Number of key and value heads, a divisor of `heads` (grouped-query attention); by default equal to `heads`."""
     head_width: int | None = Field(default=None, ge=1)
     """Width of a head; by default the width of the query divided by `heads`."""
     qk_norm: bool = False
@@ -290,16 +294,16 @@ def _heads(layer: SelfAttention | CrossAttention, width: int) -> Heads:
 
 
 def _cut_heads(layer: SelfAttention | CrossAttention, width: int, size: int) -> LayerCut | str:
-    """Return how an attention layer is divided by heads over `size` ranks, or a sentence that says why this is
-    not possible. The matrices of queries, keys and values are divided by rows, the matrix of `out` by
-    columns. `width`: width of the layer's input.
+    """Return how an attention layer is divided by heads over `size` ranks, or a sentence that says why it cannot be.
+    The matrices of queries, keys and values are divided by rows, the matrix `out` by columns. `width`: width of the
+    layer's input.
     """
     heads = _heads(layer, width)
     for number, what in ((heads.num_heads, "head"), (heads.num_kv_heads, "key head")):
         if number % size:
             return f"its {format_count(number, what)} cannot be divided evenly over {size} ranks"
     if layer.dropout > 0:
-        return "its dropout draws for all heads at once"
+        return "its dropout draws random numbers for all heads together"
     query, kv = heads.query_width, heads.kv_width
     pieces: dict[str, tuple[int, ...]] = {"query": (query,), "key": (kv,), "value": (kv,)}
     if heads.fused and isinstance(layer, SelfAttention):
@@ -347,7 +351,7 @@ def _check_rotary(layer: SelfAttention, width: int) -> ShapeError | None:
         return ShapeError(why, field="rotary")
     if layer.rotary is None or head_width % 2 == 0:
         return None
-    message = f"rotary positions turn pairs, a head width of {head_width} is odd"
+    message = f"rotary positions rotate pairs of elements, and a head width of {head_width} is odd"
     return ShapeError(message, field="head_width" if layer.head_width else "heads", help="give an even `head_width`")
 
 
@@ -362,7 +366,11 @@ def _check_mask(layer: Layer, inputs: Inputs, queries: str, keys: str) -> ShapeE
     if last in ((S,), (T, S)) and all(size in (1, each) for size, each in zip(given, leading, strict=True)):
         return None
     ways = " or ".join(str(TensorSpec((*leading, *each), "bool")) for each in ((S,), (T, S)))
-    hint = "a 1 for one of the first dimensions, as `unsqueeze` makes it, serves all along it" if leading else None
+    hint = (
+        "one of the first dimensions may also be 1 (use `unsqueeze`): the mask is then repeated along it"
+        if leading
+        else None
+    )
     return ShapeError(f"`mask` of `{layer.type}` must be {ways} here, it is {mask}", port="mask", help=hint)
 
 
@@ -371,9 +379,10 @@ def _check_leading(layer: CrossAttention, inputs: Inputs) -> ShapeError | None:
     if query.shape[:-2] == context.shape[:-2]:
         return None
     message = (
-        f"`{layer.type}` looks from each sequence to the one at its place, `query` is {query} and `context` {context}"
+        f"each sequence of `query` attends to the sequence of `context` at the same index, but `query` is {query} and "
+        f"`context` is {context}"
     )
-    return ShapeError(message, port="context", help="let both have the same dimensions before the last two")
+    return ShapeError(message, port="context", help="give both the same dimensions before the last two")
 
 
 def _start_of(parameter: str) -> Init | None:
@@ -383,9 +392,9 @@ def _start_of(parameter: str) -> Init | None:
 
 
 def _products(use: Use, query: str, context: str) -> Iterable[Product]:
-    """Yield the matrix products of an attention layer: the projections, the products of queries and keys, and
-    the products of attention weights and values. `query`, `context`: names of the inputs from which queries
-    and keys are made. A causal mask does not lower the count, as in torch's flop counter.
+    """Yield the matrix products of an attention layer: the projections, queries times keys, and weights times values.
+    `query`, `context`: names of the inputs from which the layer makes queries and keys. A causal mask does not lower
+    the count, as in torch's flop counter.
     """
     (*leading, T, _), S = use.inputs[query].shape, use.inputs[context].shape[-2]
     sequences = prod(leading)

@@ -25,8 +25,8 @@ class Combining(FieldsLayer, ABC):
 
 
 class Add(Combining):
-    """Adds all inputs, element by element. An input with a dimension of size 1 is repeated along it to the
-    size of the others.
+    """Adds all inputs, element by element. An input with size 1 in a dimension is repeated to the size of the other
+    inputs.
     """
 
     module: ClassVar[str] = "shapes.AddModule"
@@ -41,8 +41,8 @@ class Add(Combining):
 
 
 class Multiply(Combining):
-    """Multiplies all inputs, element by element. An input with a dimension of size 1 is repeated along it to
-    the size of the others.
+    """Multiplies all inputs, element by element. An input with size 1 in a dimension is repeated to the size of the
+    other inputs.
     """
 
     module: ClassVar[str] = "shapes.MultiplyModule"
@@ -57,8 +57,9 @@ class Multiply(Combining):
 
 
 class Concat(FunctionLayer, Combining):
-    """Concatenates the inputs along a dimension, in which their sizes may differ. The result has the dtype to
-    which torch promotes the dtypes of the inputs.
+    """Concatenates the inputs along one dimension; only in this dimension may their sizes differ.
+
+    The result has the dtype to which torch promotes the dtypes of the inputs.
     """
 
     type: Literal["concat"] = "concat"
@@ -76,7 +77,7 @@ class Concat(FunctionLayer, Combining):
             one, two = list(first.shape), list(spec.shape)
             if len(one) != len(two) or one[: dim - 1] + one[dim:] != two[: dim - 1] + two[dim:]:
                 return ShapeError(
-                    f"`concat` joins inputs that agree but for dimension {self.dim}, "
+                    f"`concat` takes inputs that differ in dimension {self.dim} only, "
                     f"{name_port(port)} is {first} and {name_port(other)} is {spec}",
                     port=other,
                 )
@@ -84,7 +85,7 @@ class Concat(FunctionLayer, Combining):
 
 
 class Stack(FunctionLayer, Combining):
-    """Puts the inputs, all of one shape, next to each other along a new dimension."""
+    """Joins inputs of equal shape along a new dimension."""
 
     type: Literal["stack"] = "stack"
     dim: int = default("stack", "dim")
@@ -103,9 +104,9 @@ class Stack(FunctionLayer, Combining):
 
 
 def _check_elementwise(layer: Layer, inputs: Inputs) -> ShapeError | None:
-    """Return an error unless all inputs have the same number of dimensions, and in each dimension equal sizes
-    or size 1. torch would align shapes at the right, and so broadcast the batch dimension of (B, 4) against
-    the 3 of (B, 3, 4).
+    """Return an error unless all inputs have equally many dimensions, with equal sizes or size 1 in each. Without this
+    check torch would align the shapes at the right: it would broadcast the batch dimension of (B, 4) against the 3 of
+    (B, 3, 4).
     """
     port, first = next(iter(inputs.items()))
     common = list(first.shape)

@@ -26,7 +26,7 @@ class Convolution(Spatial, ABC):
     """Base class of convolutions. Parameters `weight` (out, in / groups, *kernel) and `bias` (out,)."""
 
     out_channels: int = Field(ge=1)
-    """Channels of the output; those of the input come from the edge."""
+    """Channels of the output; the number of input channels is that of the input."""
     kernel_size: Sizes
     """Size of the kernel: one number, or one per spatial dimension."""
     stride: Sizes = 1
@@ -34,7 +34,7 @@ class Convolution(Spatial, ABC):
     padding: Sizes | Literal["same", "valid"] = 0
     """Added on both sides of each spatial dimension; `same` keeps the size (stride 1), `valid` adds nothing."""
     dilation: Sizes = 1
-    """Distance of the kernel's elements."""
+    """Distance between the kernel's elements."""
     groups: int = Field(default=1, ge=1)
     """Number of groups of channels that are convolved separately; the number of input channels makes the convolution
     depthwise."""
@@ -55,7 +55,7 @@ class Convolution(Spatial, ABC):
         )
 
     def _growth(self) -> tuple[int, ...]:
-        """Return how many elements padding adds to each spatial dimension, at both ends together."""
+        """Return the number of elements that padding adds to each spatial dimension, both ends together."""
         n = self.num_dims
         if self.padding == "same":
             return tuple(
@@ -72,8 +72,8 @@ class Convolution(Spatial, ABC):
             most = {"reflect": size - 1, "circular": size}.get(self.padding_mode, side)
             if side > most:
                 return ShapeError(
-                    f"`padding_mode: {self.padding_mode}` finds at most {format_count(most, 'value')} to pad a size of "
-                    f"{size} with, not {side}: `x` is {x}",
+                    f"`padding_mode: {self.padding_mode}` can pad a size of {size} by {most} at most, not by {side}: "
+                    f"`x` is {x}",
                     field="padding_mode",
                 )
         return None
@@ -138,7 +138,7 @@ class TransposedConvolution(Spatial, ABC):
     """Base class of transposed convolutions. Parameters `weight` (in, out / groups, *kernel) and `bias` (out,)."""
 
     out_channels: int = Field(ge=1)
-    """Channels of the output; those of the input come from the edge."""
+    """Channels of the output; the number of input channels is that of the input."""
     kernel_size: Sizes
     """Size of the kernel: one number, or one per spatial dimension."""
     stride: Sizes = 1
@@ -146,10 +146,11 @@ class TransposedConvolution(Spatial, ABC):
     padding: Sizes = 0
     """Removed from both sides of the result."""
     output_padding: Sizes = 0
-    """Added to one side of the result: inputs of several sizes give the same size for a stride, and this selects one.
-    It is smaller than the stride or the dilation."""
+    """Added to one side of the result. With a stride, inputs of several sizes give the same size of the result; this
+    key selects one of them. It is smaller than the stride or the dilation.
+    """
     dilation: Sizes = 1
-    """Distance of the kernel's elements."""
+    """Distance between the kernel's elements."""
     groups: int = Field(default=1, ge=1)
     """Number of groups of channels that are convolved separately."""
     bias: bool = True

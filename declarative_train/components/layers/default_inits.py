@@ -1,6 +1,5 @@
-"""Inits that layers use for parameters for which a recipe sets none: torch's own distributions.
-
-The class of an init is imported when the init is first needed; reading a recipe needs no init.
+"""Inits of the parameters for which a recipe sets none: torch's own distributions. The class of an init is imported
+when the init is first needed, because reading a recipe needs no init.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ def start(kind: str, **fields: Any) -> Init:
 
 
 def linear_weight() -> Init:
-    """Return the init of the weight of a linear layer or convolution: uniform between -1 / sqrt(fan in) and 1
-    / sqrt(fan in), where fan in is the number of inputs of each output unit.
+    """Return the init of the weight of a linear layer or convolution. It is uniform between -1 / sqrt(fan_in) and 1 /
+    sqrt(fan_in), where fan_in is the number of inputs of each output unit.
     """
     return start("kaiming_uniform", a=sqrt(5))
 
@@ -33,7 +32,7 @@ def linear_bias(fan_in: int) -> Init:
 
 
 def scale_and_shift(parameter: str) -> Init | None:
-    """Return the init of the parameter of a norm that is named `parameter`: ones for `weight`, zeros for
-    `bias`, None for another name. So a norm at first neither scales nor shifts.
+    """Return the init of a norm's parameter: ones for `weight`, zeros for `bias`, None for another name. With these
+    values the norm neither scales nor shifts.
     """
     return {"weight": start("ones"), "bias": start("zeros")}.get(parameter)

@@ -16,7 +16,7 @@ from declarative_train.core.cuts import CutKind, LayerCut
 
 
 class Dropping(FieldsLayer, ABC):
-    """Base class of dropout layers. `num_dims`: number of spatial dimensions that the input must have."""
+    """Base class of dropout layers. `num_dims`: number of spatial dimensions that the input must have; 0 means any."""
 
     num_dims: ClassVar[int] = 0
 
@@ -83,7 +83,8 @@ class Dropout3d(Dropping):
 
 
 class DropPath(Dropping):
-    """Stochastic depth: sets a sample's whole branch to zero with probability `p`. Put it before a residual sum.
+    """Stochastic depth: sets all elements of a sample to zero with probability `p`. Put it at the end of a residual
+    branch.
 
     Huang et al., Deep networks with stochastic depth, 2016.
     """
@@ -95,7 +96,7 @@ class DropPath(Dropping):
 
 
 class EmbeddingNoise(FieldsLayer):
-    """Adds uniform noise up to alpha / sqrt(T * D) to the vectors of a sequence, (B, T, D).
+    """Adds uniform noise, of at most alpha / sqrt(T * D), to the vectors of a sequence (B, T, D).
 
     Jain et al., NEFTune: noisy embeddings improve instruction finetuning, 2023.
     """
@@ -103,7 +104,7 @@ class EmbeddingNoise(FieldsLayer):
     module: ClassVar[str] = "shapes.EmbeddingNoiseModule"
     type: Literal["embedding_noise"] = "embedding_noise"
     alpha: float = Field(default=5.0, ge=0, allow_inf_nan=False)
-    """Size of the noise: the paper has 5 to 15."""
+    """Size of the noise; the paper uses 5 to 15."""
 
     @property
     def is_random(self) -> bool:

@@ -1,5 +1,5 @@
-"""Layers from whole numbers to vectors: learned vectors (embedding, embeddings, embedding_bag) and the
-fixed one-hot code (one_hot).
+"""Layers that turn whole numbers into vectors: learned vectors (embedding, embeddings, embedding_bag) and one-hot
+vectors (one_hot).
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Embedding(Layer):
 
 
 class Embeddings(Layer):
-    """A table of learned vectors for each of K columns; the K vectors are concatenated: (B, ..., K) integers
-    to (B, ..., D1 + ... + DK).
+    """A table of learned vectors for each of K columns, whose K vectors are concatenated: (B, ..., K) integers to (B,
+    ..., D1 + ... + DK).
 
     Parameters `tables.0` .. `tables.K-1`.
     """
@@ -172,7 +172,7 @@ class EmbeddingBag(Layer):
 
 
 class OneHot(FunctionLayer):
-    """One-hot code: 1 at the index that is equal to the number, 0 elsewhere. (B, ...) integers to (B, ..., N)
+    """One-hot vectors: 1 at the index that equals the number, 0 elsewhere. (B, ...) integers become (B, ..., N)
     floating-point numbers.
     """
 
@@ -191,16 +191,17 @@ class OneHot(FunctionLayer):
 
 
 def _check_rows(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num_embeddings") -> ShapeError | None:
-    """Return an error if the input `x` can have a number for which the embedding table has no row, else None.
-    `rows`: number of rows of the table; None if the recipe does not set the number. `field`: the key of the
-    recipe that sets it.
+    """Return an error if the input `x` can have a number for which the embedding table has no row. `rows`: number of
+    rows of the table; None if the recipe does not set it. `field`: the key of the recipe that sets it.
     """
     if rows is None and x.interval is None:
         hint = f"write `{field}:`, or make the field a `category` or `tokens` field, whose range is known"
         return ShapeError(f"`{layer.type}` needs `{field}`: the range of `x` is not known", help=hint, lacks_key=True)
     low, high = x.interval or (0, 0)
     if low < 0:
-        message = f"`{layer.type}` looks up rows from 0 on, and `x` holds numbers from {interval_in_words((low, high))}"
+        message = (
+            f"`{layer.type}` takes numbers of 0 and more, and `x` holds numbers from {interval_in_words((low, high))}"
+        )
         return ShapeError(message, port="x", help="add a number to it, or `clamp` it")
     if rows is not None and high >= rows:
         message = f"`{field}: {rows}` is too small, `x` holds numbers from {interval_in_words((low, high))}"
@@ -209,14 +210,14 @@ def _check_rows(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num
 
 
 def _rows_of(x: TensorSpec) -> int:
-    """Return how many rows a table needs for the values of the input `x`. Values below 0 are ignored: either
+    """Return the number of rows that a table needs for the values of the input `x`. Values below 0 are ignored: either
     another check reports them, or they do not occur.
     """
     return max(_rows_by_column(x))
 
 
 def _rows_by_column(x: TensorSpec) -> tuple[int, ...]:
-    """Return, for each entry of the last dimension of `x`, how many rows a table needs for its values."""
+    """Return, as a tuple, the number of rows that a table needs for each entry of the last dimension of `x`."""
     columns = x.intervals or ((0, 0),)
     wide = columns if not x.shape or len(columns) == x.shape[-1] else columns * x.shape[-1]
     return tuple(max(int(high), 0) + 1 for _, high in wide)

@@ -40,7 +40,7 @@ class Upsample(Layer):
     """The interpolation: `linear` for one spatial dimension, `bilinear` and `bicubic` for two, `trilinear` for three,
     the others for any."""
     align_corners: bool = False
-    """For the four linear and cubic modes: corner elements keep their values."""
+    """For the modes `linear`, `bilinear`, `bicubic` and `trilinear`: corner elements keep their values."""
 
     def check(self, inputs: Inputs) -> ShapeError | None:
         x = inputs["x"]
@@ -98,7 +98,7 @@ class Upsample(Layer):
 
 
 class PixelShuffle(FieldsLayer):
-    """Enlarges an image by the factor r in both directions, with pixels taken from channels: (B, C * r * r, H,
+    """Enlarges an image by the factor r in both directions, and takes the new pixels from channels: (B, C * r * r, H,
     W) to (B, C, H * r, W * r).
 
     Shi et al., Real-time single image and video super-resolution, 2016.
@@ -107,7 +107,7 @@ class PixelShuffle(FieldsLayer):
     module: ClassVar[str] = "nn.PixelShuffle"
     type: Literal["pixel_shuffle"] = "pixel_shuffle"
     factor: int = Field(ge=1)
-    """The r by which height and width grow."""
+    """The factor r."""
 
     def check(self, inputs: Inputs) -> ShapeError | None:
         if shape_error := needs_shape(self, inputs, "(B, C, H, W)", 3) or needs_float(self, inputs):
@@ -129,7 +129,7 @@ class PixelUnshuffle(FieldsLayer):
     module: ClassVar[str] = "nn.PixelUnshuffle"
     type: Literal["pixel_unshuffle"] = "pixel_unshuffle"
     factor: int = Field(ge=1)
-    """The r by which height and width shrink."""
+    """The factor r."""
 
     def check(self, inputs: Inputs) -> ShapeError | None:
         if shape_error := needs_shape(self, inputs, "(B, C, H, W)", 3) or needs_float(self, inputs):
@@ -142,14 +142,14 @@ class PixelUnshuffle(FieldsLayer):
 
 
 class PatchEmbedding(Layer):
-    """An image as a sequence of embedded patches, row by row: (B, C, H, W) to (B, T, embedding_dim).
+    """Cuts an image into T patches, row by row, and maps each to a vector: (B, C, H, W) to (B, T, embedding_dim).
 
     Parameters `weight` (embedding_dim, C, *patch) and `bias` (embedding_dim,).
     """
 
     type: Literal["patch_embedding"] = "patch_embedding"
     patch_size: Sizes
-    """Height and width of a patch; they divide those of the image."""
+    """Height and width of a patch; they must divide the height and width of the image."""
     embedding_dim: int = Field(ge=1)
     """Width of the embedding."""
     bias: bool = True

@@ -27,7 +27,7 @@ class Linear(Layer):
 
     type: Literal["linear"] = "linear"
     out_features: Annotated[int, Field(ge=1)] | Literal["same"]
-    """Size of the last dimension of the output; `same`: that of the input."""
+    """Size of the last dimension of the output; `same` means the size of the input."""
     bias: bool = True
     """Add a learned vector."""
 
@@ -88,7 +88,7 @@ class Bilinear(Layer):
                 return shape_error
         if inputs["x"].shape[:-1] != inputs["y"].shape[:-1]:
             return ShapeError(
-                f"`bilinear` takes inputs that agree but for their last dimension, "
+                f"`bilinear` takes inputs that differ in the last dimension only, "
                 f"`x` is {inputs['x']} and `y` is {inputs['y']}",
                 port="y",
             )
@@ -106,8 +106,8 @@ class Bilinear(Layer):
         return super().init_of(parameter, inputs)
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the two matrix products of the layer: of the first input and the weight (out, in1, in2), and of
-        the result and the second input.
+        """Yield the two matrix products of the layer: the first input times the weight (out, in1, in2), and that
+        result times the second input.
         """
         rows = use.output.num_elements // self.out_features
         first, second = use.graded["x"], use.graded["y"]

@@ -33,18 +33,19 @@ class Moe(Layer):
     """Mixture of experts: (B, ..., D) to (B, ..., D). A router chooses `top_k` of the experts for each position and
     gives each a weight; the weighted outputs are added. No position is dropped.
 
-    An expert is `down(activation(gate(x)) * up(x))`, or as `activation` says. The output `balance` (B,) is the
-    balance loss of each sample: the number of experts times the sum, over the experts, of the part of the choices
-    that fell on the expert times its mean score. It is 1 if all experts are used equally; a loss `mean` with a
-    small `weight` reads it. The balance loss of a sample depends on no other sample, so every layout computes the
-    same gradients. `mask` (B, ...) is true for positions that count in the balance loss. The input `balance` is the
-    balance loss of earlier layers, to which this layer's is added. A shared expert is an ordinary feed-forward
-    network whose output is added.
+    An expert is a small network, `down(activation(gate(x)) * up(x))`; `activation` describes one exception. A shared
+    expert is an ordinary feed-forward network whose output is added.
+
+    The output `balance` (B,) is the balance loss of each sample: the number of experts times a sum over the experts.
+    Its terms are the share of the choices that chose the expert, times the mean score of the expert. It is 1 if all
+    experts are used equally; a loss `mean` with a small `weight` reads it. The balance loss of a sample depends on no
+    other sample, so every layout computes the same gradients. `mask` (B, ...) is true for positions that count in the
+    balance loss. The input `balance` is the balance loss of earlier layers, to which that of this layer is added.
 
     Parameters `router.weight` (experts, D), `experts.gate` and `experts.up` (experts * hidden, D), `experts.down`
     (experts * D, hidden): the matrices of all experts, stacked by rows; with `bias` also `router.bias` and
-    `experts.gate_bias`, `up_bias`, `down_bias`. Shazeer et al., Outrageously large neural
-    networks, 2017; Liu et al., DeepSeek-V3, 2024.
+    `experts.gate_bias`, `up_bias`, `down_bias`. Shazeer et al., Outrageously large neural networks, 2017; Liu et al.,
+    DeepSeek-V3, 2024.
     """
 
     ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("mask", optional=True), Port("balance", optional=True))
@@ -72,14 +73,17 @@ class Moe(Layer):
     scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Factor on the weights."""
     groups: int | None = Field(default=None, ge=1)
-    """Number of equal groups of experts; each position uses experts of `top_groups` groups only, those with the largest
-    sum of their two best scores."""
+    """Number of equal groups of experts. A position uses experts of only `top_groups` groups: those with the largest
+    sum of their two best scores.
+    """
     top_groups: int | None = Field(default=None, ge=1)
     """Number of groups that a position uses."""
     bias_rate: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Balance the experts by a bias for each, which is added to its score for the choice alone. After every step it
-    grows by this number if fewer positions of the global batch chose the expert than the mean, else it shrinks; 0 keeps
-    it. Wang et al., Auxiliary-loss-free load balancing, 2024; DeepSeek-V3 has 0.001."""
+    """Balance the experts by a bias per expert, which is added to its score only to choose experts. After every step,
+    the bias grows by this number if fewer positions of the global batch chose the expert than the mean over the
+    experts, and shrinks by it if more did; 0 keeps it. Wang et al., Auxiliary-loss-free load balancing, 2024;
+    DeepSeek-V3 uses 0.001.
+    """
 
     def check(self, inputs: Inputs) -> ShapeError | None:
         return (
@@ -147,9 +151,7 @@ class Moe(Layer):
         return LayerCut(kind, {}, whole=("balance",)) if kind == "positions" else None
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the matrix products of the router and of the experts. Each position counts with the experts that
-        it uses.
-        """
+        """Yield the matrix products of the router and of the experts that the positions use."""
         *leading, width = use.inputs["x"].shape
         rows = prod(leading)
         for each in use.matrices:

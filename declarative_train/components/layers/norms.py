@@ -1,6 +1,5 @@
-"""Normalisation of each sample, over its last dimensions or over channels (layer_norm, rms_norm,
-group_norm, instance_norm), and over groups of samples (batch_norm). Also the mean over groups of
-samples (sample_mean).
+"""Normalisation layers over one sample (layer_norm, rms_norm, group_norm, instance_norm) and over groups of samples
+(batch_norm). Also the mean over groups of samples (sample_mean).
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class LayerNorm(Layer):
     affine: bool = True
     """Learn a scale and a shift."""
     bias: bool = True
-    """Learn the shift too; `affine: false` has neither."""
+    """Learn the shift; without effect if `affine` is false, because then there is neither scale nor shift."""
 
     def check(self, inputs: Inputs) -> ShapeError | None:
         return needs_trailing(self, inputs, self.num_dims)
@@ -62,8 +61,7 @@ class LayerNorm(Layer):
 
 
 class RmsNorm(Layer):
-    """Divides by the root mean square over the last dimensions of each sample, then multiplies by a learned
-    scale.
+    """Divides by the root mean square over the last dimensions of each sample, then multiplies by a learned scale.
 
     Parameter `weight`. Zhang and Sennrich, Root mean square layer normalization, 2019.
     """
@@ -76,7 +74,7 @@ class RmsNorm(Layer):
     affine: bool = True
     """Learn a scale."""
     zero_centered: bool = False
-    """The scale is 1 + `weight`, which starts at 0: weight decay pulls the scale to 1. As in Gemma."""
+    """The scale is 1 + `weight`, and `weight` starts at 0. So weight decay pulls the scale to 1. As in Gemma."""
 
     def check(self, inputs: Inputs) -> ShapeError | None:
         return needs_trailing(self, inputs, self.num_dims)
@@ -171,7 +169,7 @@ class BatchNorm(Layer):
     """Mean 0 and variance 1 per channel over a group of samples, then a learned scale and shift.
 
     For (B, C) and (B, C, ...) with up to three more dimensions; parameters `weight` and `bias` (C,). Evaluation and
-    frozen nodes use running statistics, which are updated once per step by the mean over the groups of the step. Ioffe
+    frozen nodes use running statistics. Each step updates these once, by the mean over the groups of the step. Ioffe
     and Szegedy, Batch normalization, 2015.
     """
 
@@ -184,7 +182,7 @@ class BatchNorm(Layer):
     eps: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
     """Added to the variance."""
     momentum: float = Field(default=0.1, ge=0, le=1)
-    """Weight of a step in the running statistics."""
+    """Weight of the statistics of a step in the running statistics."""
     affine: bool = True
     """Learn a scale and a shift."""
 
@@ -212,9 +210,9 @@ class BatchNorm(Layer):
 class SampleMean(Layer):
     """Mean over a group of samples: each sample gets the mean of its group, (B, ...) to (B, ...).
 
-    For what a loss compares with the average sample, such as the divergence in `kto` or the centre of a teacher's
-    scores. Padding does not count. Evaluation uses the mean over the groups of the last training step; before the first
-    step it is 0.
+    Use it for a loss that compares a sample with the average sample, such as the divergence in `kto` or the centre of
+    a teacher's scores. Padding does not count. Evaluation uses the mean over the groups of the last training step;
+    before the first step it is 0.
     """
 
     mixes_samples: ClassVar[bool] = True

@@ -29,7 +29,7 @@ class MaxPool(Spatial, ABC):
     padding: Sizes = 0
     """Added on both sides, at most half of the window."""
     dilation: Sizes = 1
-    """Distance of the window's elements."""
+    """Distance between the window's elements."""
     ceil_mode: bool = False
     """Keep a last window that is not full."""
 
@@ -44,8 +44,8 @@ class MaxPool(Spatial, ABC):
         )
 
     def _check_padding_only(self, inputs: Inputs) -> ShapeError | None:
-        """Return an error if a window could contain only padding, which would give -inf. A dilated window can be
-        larger than a small input.
+        """Return an error if a window could contain only padding, which would give -inf. This can happen because a
+        dilated window may be larger than the input.
         """
         x, n = inputs["x"], self.num_dims
         fields = (self.kernel_size, self.stride or self.kernel_size, self.padding, self.dilation)
@@ -110,9 +110,9 @@ class AveragePool(Spatial, ABC):
         )
 
     def _check_volume(self, inputs: Inputs) -> ShapeError | None:
-        """Return an error for an input that torch accepts in avg_pool1d and avg_pool2d but not in avg_pool3d, else
-        None: the window does not fit without the padding, or the input is in half precision, which is not
-        supported on the CPU.
+        """Return an error for an input that torch accepts in avg_pool1d and avg_pool2d but not in avg_pool3d. There
+        are two: an input smaller than the window, even if padding would fill the window, and one in half precision,
+        which avg_pool3d does not support on the CPU.
         """
         x, n = inputs["x"], self.num_dims
         if n < 3:
@@ -153,7 +153,7 @@ class AvgPool3d(AveragePool):
 
 
 class AdaptivePool(Spatial, ABC):
-    """Base class of adaptive pooling."""
+    """Base class of adaptive pooling: the windows are chosen so that the result has a given size."""
 
     output_size: Sizes
     """Size of the result: one number, or one per spatial dimension."""

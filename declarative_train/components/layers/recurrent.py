@@ -65,8 +65,8 @@ class Recurrent(Layer, ABC):
         return super().init_of(parameter, inputs)
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the matrix products of all gates at all time steps. The state before the first time step is
-        constant, so its products need no gradient for it.
+        """Yield the matrix products of all gates at all time steps. The state before the first time step is constant,
+        so its products have no gradient with respect to it.
         """
         *leading, steps, _ = use.inputs["x"].shape
         for each in use.matrices:
@@ -80,11 +80,11 @@ class Recurrent(Layer, ABC):
 
 
 class Lstm(Recurrent):
-    """Long short-term memory: (B, ..., T, D) to `output` (B, ..., T, H), last states `hidden` and `cell`
+    """Long short-term memory: (B, ..., T, D) to `output` (B, ..., T, H) and the last states `hidden` and `cell`, each
     (B, ..., layers, H).
 
-    With `bidirectional`, H doubles in `output`, and the states are (B, ..., 2 * layers, H), forwards before backwards.
-    Hochreiter and Schmidhuber, Long short-term memory, 1997.
+    With `bidirectional`, `output` is (B, ..., T, 2 * H) and each state (B, ..., 2 * layers, H), forwards before
+    backwards. Hochreiter and Schmidhuber, Long short-term memory, 1997.
     """
 
     outputs: ClassVar[tuple[str, ...]] = ("output", "hidden", "cell")
@@ -98,10 +98,11 @@ class Lstm(Recurrent):
 
 
 class Gru(Recurrent):
-    """Gated recurrent units: (B, ..., T, D) to `output` (B, ..., T, H) and the last state `hidden` (B, ..., layers, H).
+    """Gated recurrent units: (B, ..., T, D) to `output` (B, ..., T, H) and the last state `hidden` (B, ..., layers,
+    H).
 
-    With `bidirectional`, H doubles in `output`, and the state is (B, ..., 2 * layers, H), forwards before backwards.
-    Cho et al., Learning phrase representations using RNN encoder-decoder, 2014.
+    With `bidirectional`, `output` is (B, ..., T, 2 * H) and the state (B, ..., 2 * layers, H), forwards before
+    backwards. Cho et al., Learning phrase representations using RNN encoder-decoder, 2014.
     """
 
     type: Literal["gru"] = "gru"

@@ -1,9 +1,9 @@
-"""Groups of samples for nodes with `over: N samples` (batch norm, contrastive losses): the rows that are processed
-together, the same for any layout.
+"""Groups of samples that are processed together, the same for any layout: for nodes with `over: N samples` (batch
+norm, contrastive losses).
 
 A group is N consecutive samples of the global batch. `data/spec.py` orders the global batch so that the rows that all
-data-parallel ranks process at once are consecutive: N either divides the rows of one rank's microbatch (several groups
-in one forward), or is a multiple of it, and then N / microbatch_size neighbouring ranks hold one group.
+data-parallel ranks process at once are consecutive. If N divides the rows of one rank's microbatch, one forward has
+several groups. If N is a multiple of them, N / microbatch_size neighbouring ranks hold one group.
 
 The engine does this, the first two lines once and the others in every step:
 
@@ -13,10 +13,12 @@ The engine does this, the first two lines once and the others in every step:
       groups.begin(batch.num_rows)        # then forward and backward
   end_step(model, ranks)                  # running statistics: the mean over the groups of the step
 
-A forward without `begin` (evaluation, shape inference) changes no state; batch norms then use running statistics. A
-loss uses N consecutive samples of the evaluated set, independent of the ranks and their batches: a group may begin in
-one batch and end in a later one, so the evaluation calls `take_rest` after the last batch. Running statistics are equal
-on all ranks after `end_step`, so they are neither broadcast nor averaged.
+A forward without `begin` (evaluation, shape inference) changes no state; batch norms then use running statistics.
+Running statistics are equal on all ranks after `end_step`, so they are neither broadcast nor averaged.
+
+In an evaluation, the groups of a loss are N consecutive samples of the evaluated set, independent of the ranks and
+their batches. A group may begin in one batch and end in a later one, so the evaluation calls `take_rest` after the
+last batch.
 """
 
 from __future__ import annotations
@@ -39,9 +41,7 @@ _FORM = re.compile(r"([1-9]\d*) samples?")
 
 
 def group_size(over: str) -> int | None:
-    """Return N if `over` is the text `N samples`, or None if it is `microbatch`. Raises ValueError, which
-    names the expected form, for any other text.
-    """
+    """Return N if `over` is `N samples`, or None if it is `microbatch`. Raises ValueError for any other text."""
     if over == "microbatch":
         return None
     if match := _FORM.fullmatch(over):
@@ -69,13 +69,12 @@ Over = Annotated[
 
 
 class SampleGroups:
-    """State of the current forward that modules with groups of samples need. Each copy of a model has one such
-    object; the engine writes to it, and the modules read it.
+    """State of the current forward that modules with groups of samples need. Each copy of a model has one such object;
+    the engine writes to it, and the modules read it.
 
     `microbatch_size`: number of rows of a full microbatch on one rank; None in one process without a plan.
-    `process_groups`: maps a number of neighbouring ranks to the process group of that size that contains
-    this rank. `ranks`: the data-parallel ranks, in the order of their rows in an evaluation batch; None
-    without a plan.
+    `process_groups`: number of neighbouring ranks -> the process group of that many ranks that contains this rank.
+    `ranks`: the data-parallel ranks, in the order of their rows in an evaluation batch; None without a plan.
     """
 
     def __init__(
@@ -92,8 +91,8 @@ class SampleGroups:
         self.recomputing = False  # the forward already ran once and was counted
 
     def begin(self, num_rows: int | None = None) -> None:
-        """Start a training forward. Its first `num_rows` rows are real and the others are padding; None means that
-        all rows are real.
+        """Start a training forward. Its first `num_rows` rows are samples and the others are padding; None means that
+        there is no padding.
         """
         self.num_rows = num_rows
         self.recording = True
@@ -104,9 +103,9 @@ class SampleGroups:
         self.recording = False
 
     def checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Return the two contexts that `torch.utils.checkpoint.checkpoint` needs as `context_fn`. In the
-        recomputation, modules see the number of real rows of the original forward, even if a pipeline has
-        started another forward since, and do not add to the running statistics again.
+        """Return the two contexts (forward, recomputation) that `torch.utils.checkpoint.checkpoint` takes as
+        `context_fn`. In the recomputation, modules see the number of rows of the original forward, even if a pipeline
+        has started another forward since. They do not add to the running statistics again.
         """
         return nullcontext(), _Recomputation(self)
 
@@ -115,15 +114,14 @@ class SampleGroups:
         return SampleGroups(self.microbatch_size, self.process_groups, self.ranks)
 
     def __reduce__(self) -> tuple[type[SampleGroups], tuple[int | None]]:
-        """Return what pickle needs to make this object without its process groups, which are valid only in this
-        process.
-        """
+        """Return the data for pickle, without the process groups, which are valid only in this process."""
         return SampleGroups, (self.microbatch_size,)
 
 
 class _Recomputation(AbstractContextManager[None]):
-    """Context for the recomputation of a forward (activation checkpointing): it has the number of rows of the first
-    computation, and does not count statistics again."""
+    """Context for the recomputation of a forward (activation checkpointing). Modules see the number of rows of the
+    original forward, and do not count statistics again.
+    """
 
     def __init__(self, groups: SampleGroups) -> None:
         self._groups = groups
@@ -142,12 +140,12 @@ class _Recomputation(AbstractContextManager[None]):
 
 @runtime_checkable
 class MixesSamples(Protocol):
-    """Interface of a module whose result for a sample depends on other samples. `over`: number of samples of a
-    group; None means the microbatch.
+    """Interface of a module whose result for a sample depends on other samples. `over`: number of samples of a group;
+    None means the microbatch.
 
-    A module with running statistics has two more methods. `take_pending()` returns, as a vector, the sums
-    over its groups since the last call; the vectors of several ranks can be added. The static method
-    `fold(modules, pending, finite)` updates the running statistics of several modules from such vectors.
+    A module with running statistics has two more methods. `take_pending()` returns a vector of sums over its groups
+    since the last call; the vectors of several ranks can be added. The static method `fold(modules, pending, finite)`
+    updates the running statistics of several modules from such vectors.
     """
 
     over: int | None
@@ -156,9 +154,9 @@ class MixesSamples(Protocol):
 
 @runtime_checkable
 class HoldsSamples(Protocol):
-    """Interface of a loss over groups of samples. In an evaluation a group can begin in one batch and end in
-    the next. `sum` returns the loss sum over the groups that are complete. `take_rest()`, called after the
-    last batch, returns the loss sum for the samples of the last, incomplete group.
+    """Interface of a loss over groups of samples. In an evaluation a group can begin in one batch and end in the next.
+    `sum` returns the loss sum over the groups that are complete. `take_rest()`, called after the last batch, returns
+    the loss sum for the samples of the last, incomplete group.
     """
 
     def take_rest(self) -> torch.Tensor: ...
@@ -172,8 +170,8 @@ def attach(model: nn.Module, groups: SampleGroups) -> None:
 
 
 def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
-    """Return the numbers of neighbouring ranks over which groups of samples extend: all numbers above 1 that
-    the modules of the model need, ascending. `microbatch_size`: number of rows of a microbatch on one rank.
+    """Return the numbers of neighbouring ranks that hold one group of samples: one for each group size above a
+    microbatch, ascending. `microbatch_size`: number of rows of a microbatch on one rank.
     """
     sizes = {module.over for module in model.modules() if isinstance(module, MixesSamples)}
     return tuple(sorted(size // microbatch_size for size in sizes if size is not None and size > microbatch_size))
@@ -182,9 +180,9 @@ def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
 def make_process_groups(
     spans: Sequence[int], ranks: Sequence[int], make: Callable[[Sequence[int]], ProcessGroup]
 ) -> dict[int, ProcessGroup]:
-    """Return, for each of `spans`, the process group of that many neighbouring ranks that contains this rank.
-    `ranks`: the global numbers of the data-parallel ranks, in order; each of these ranks must call this
-    function with the same `spans`. `make(ranks)`: function that creates a process group.
+    """Return a dict from each number in `spans` to the process group of that many neighbouring ranks that contains
+    this rank. `ranks`: the global numbers of the data-parallel ranks, in order. Each of them must call this function
+    with the same `spans`. `make(ranks)`: function that creates a process group.
     """
     from torch import distributed
 
@@ -197,9 +195,9 @@ def make_process_groups(
 
 
 def end_step(model: nn.Module, ranks: Collective, finite: torch.Tensor | None = None) -> None:
-    """Update the running statistics of `model` from the groups of the step, with one reduction over `ranks`
-    for the whole model. All data-parallel ranks must call this function once per optimizer step. `finite`:
-    a bool tensor, False if the step was skipped; then the statistics of the step are discarded.
+    """Update the running statistics of `model` from the groups of the step, with one reduction over `ranks` for the
+    whole model. All data-parallel ranks must call this function once per optimizer step. `finite`: a bool tensor,
+    False if the step was skipped; then its statistics are discarded.
     """
     import torch
 

@@ -39,7 +39,8 @@ class LearnedPositions(Layer):
 
     type: Literal["learned_positions"] = "learned_positions"
     max_length: int | None = Field(default=None, ge=1)
-    """Number of positions to learn; by default the length of the input. More allow longer sequences later."""
+    """Number of positions to learn; by default the length of the input. A larger number allows longer sequences later.
+    """
 
     def check(self, inputs: Inputs) -> ShapeError | None:
         shape_error = needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_parameter_dtype(self, inputs, "x")
@@ -74,10 +75,10 @@ class LearnedPositions(Layer):
 
 
 class TokenTypes(Layer):
-    """Adds a learned vector for the type of each token (first or second text of a pair): (B, ..., T, D) to (B, ..., T,
-    D).
+    """Adds a learned vector for the type of each token, such as first or second text of a pair: (B, ..., T, D) to (B,
+    ..., T, D).
 
-    `types` (B, ..., T), whole numbers; without this input all are of type 0. Parameter `weight` (num_types, D),
+    `types` (B, ..., T), whole numbers; without this input all tokens have type 0. Parameter `weight` (num_types, D),
     which starts normal with standard deviation 0.02.
     """
 
@@ -93,8 +94,10 @@ class TokenTypes(Layer):
             return shape_error
         low, high = inputs["types"].interval or (0, 0) if "types" in inputs else (0, 0)
         if low < 0 or high >= self.num_types:
-            message = f"`types` holds numbers from {interval_in_words((low, high))}, and there are {self.num_types}"
-            hint = f"set `num_types` to {int(high) + 1}" if low >= 0 else "types are counted from 0 on"
+            message = (
+                f"`types` holds numbers from {interval_in_words((low, high))}, and `num_types` is {self.num_types}"
+            )
+            hint = f"set `num_types` to {int(high) + 1}" if low >= 0 else "the smallest type is 0"
             return ShapeError(message, field="num_types", help=hint)
         return None
 
@@ -191,7 +194,7 @@ class SequencePool(FieldsLayer):
     module: ClassVar[str] = "sequences.SequencePoolModule"
     type: Literal["sequence_pool"] = "sequence_pool"
     mode: Literal["mean", "max", "first", "last"] = "mean"
-    """How the positions are reduced: their mean, the largest value of each element, the first or the last one."""
+    """How the positions are reduced: their mean, the largest value of each element, or the first or last position."""
 
     def check(self, inputs: Inputs) -> ShapeError | None:
         if shape_error := needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_float(self, inputs, "x"):
@@ -206,24 +209,26 @@ class SequencePool(FieldsLayer):
 
 
 def _read(value: Any) -> Any:
-    """Return an init made from `value`, its data in a plan. Any other value is returned unchanged."""
+    """Return the init that `value` describes, if `value` is an init's data in a plan. Any other value is returned
+    unchanged.
+    """
     return INITS.read(value) if isinstance(value, dict) else value
 
 
 class ParameterLayer(Layer):
-    """A learned tensor, the same for every sample: (B, *shape). Use it for queries, temperatures, mask tokens
-    or codebooks.
+    """A learned tensor, the same for every sample: (B, *shape). Use it for queries, temperatures, mask tokens or
+    codebooks.
 
-    The layer uses only the number of samples of its input. Parameter `weight` (*shape).
+    The layer reads only the number of samples of its input, not the values. Parameter `weight` (*shape).
     """
 
     counts_only: ClassVar[bool] = True
 
     type: Literal["parameter"] = "parameter"
     shape: tuple[Annotated[int, Field(ge=1)], ...]
-    """Its sizes without the batch, [12, 32]; [1] for a number."""
+    """The shape of the tensor without the batch, such as [12, 32]; [1] for a single number."""
     init: Annotated[SerializeAsAny[Init], BeforeValidator(_read)] | None = None
-    """How it starts; by default {type: normal, std: 0.02}."""
+    """The init of the tensor; by default {type: normal, std: 0.02}."""
 
     def check(self, inputs: Inputs) -> ShapeError | None:
         shape_error = None if self.init is None else self.init.check(self.shape)

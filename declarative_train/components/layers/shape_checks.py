@@ -1,9 +1,9 @@
-"""Base classes of layers, and checks of their inputs. Each check returns a ShapeError with a sentence
-about a mistake, or None.
+"""Base classes of layers, and checks of their inputs. A check returns a ShapeError, which describes a mistake, or
+None.
 
-Layers with parameters accept float32 or float64 inputs, and their parameters have the dtype of the
-input; `training.precision` decides in which dtype the model computes. Layers without parameters accept
-any floating-point dtype.
+Layers with parameters accept float32 or float64 inputs, and their parameters have the dtype of the input;
+`training.precision` decides in which dtype the model computes. Layers without parameters accept any floating-point
+dtype.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ Inputs = Mapping[str, TensorSpec]
 
 
 class FieldsLayer(Layer, ABC):
-    """Base class of layers whose module is constructed with the fields of the layer as arguments, in order.
-    `module`: path of the module's class, in `torch.nn` (such as `nn.GELU`) or in the folder
-    `layers/modules` (such as `shapes.AddModule`).
+    """Base class of layers whose fields are the arguments of their module, in the same order. `module`: the module's
+    class, in `torch.nn` (such as `nn.GELU`) or in the folder `layers/modules` (such as `shapes.AddModule`).
     """
 
     module: ClassVar[str]
@@ -41,8 +40,8 @@ class FieldsLayer(Layer, ABC):
 
 
 class FunctionLayer(Layer, ABC):
-    """Base class of layers that only apply an expression function. The function has the same name as the
-    layer, and defines the computation and the defaults of the fields.
+    """Base class of layers that only apply a function of the expression language. The function has the name of the
+    layer; it defines the computation and the defaults of the fields.
     """
 
     @classmethod
@@ -62,8 +61,8 @@ class FunctionLayer(Layer, ABC):
 
 
 def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
-    """Return an error unless each of the inputs `ports` has floating-point numbers and at least one element.
-    Without `ports`, all inputs are checked.
+    """Return an error unless each of the inputs `ports` has floating-point numbers and at least one element. No
+    `ports` means all inputs.
     """
     for port in ports or tuple(inputs):
         spec = inputs[port]
@@ -71,7 +70,7 @@ def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
             return ShapeError(
                 f"`{layer.type}` computes with floating-point numbers, `{port}` is {spec.dtype}",
                 port=port,
-                help="an `embedding` or `one_hot` turns numbers of classes into floating-point numbers"
+                help="put an `embedding` or `one_hot` before it"
                 if spec.num_values is not None
                 else "set the field's `dtype: float32`",
             )
@@ -81,24 +80,20 @@ def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
 
 
 def needs_parameter_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
-    """Return an error unless the inputs `ports` all have dtype float32 or all have float64. Without `ports`,
-    all inputs are checked.
-    """
+    """Return an error unless the inputs `ports` are all float32 or all float64. No `ports` means all inputs."""
     names = ports or tuple(inputs)
     if shape_error := needs_float(layer, inputs, *names):
         return shape_error
     for port in names:
         if inputs[port].dtype not in ("float32", "float64"):
             message = f"`{layer.type}` has float32 parameters, `{port}` is {inputs[port].dtype}"
-            hint = "let the field be float32: `training.precision` decides what the model computes in"
+            hint = "set the field's `dtype: float32`; `training.precision` sets the dtype in which the model computes"
             return ShapeError(message, port=port, help=hint)
     return needs_same_dtype(layer, inputs, *names)
 
 
 def needs_same_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
-    """Return an error unless the inputs `ports` all have the same dtype. Without `ports`, all inputs are
-    checked.
-    """
+    """Return an error unless the inputs `ports` all have the same dtype. No `ports` means all inputs."""
     names = ports or tuple(inputs)
     for port in names[1:]:
         if inputs[port].dtype != inputs[names[0]].dtype:
@@ -111,9 +106,7 @@ def needs_same_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | 
 
 
 def name_port(port: str) -> str:
-    """Return the name of the input `port` for messages. Inputs of a layer that accepts any number of inputs
-    are numbered.
-    """
+    """Return the name of the input `port` for messages. The inputs of a variadic port are numbered: "input 1"."""
     name, _, number = port.partition(".")
     return f"input {int(number) + 1}" if number else f"`{name}`"
 
@@ -125,15 +118,15 @@ def needs_integer(layer: Layer, inputs: Inputs, port: str = "x") -> ShapeError |
     spec = inputs[port]
     if spec.is_floating or spec.dtype == "bool":
         message = f"`{layer.type}` looks up whole numbers, `{port}` is {spec.dtype}"
-        return ShapeError(message, port=port, help="set the field's an integer dtype, or make it `type: category`")
+        return ShapeError(message, port=port, help="give the field an integer `dtype`, or make it `type: category`")
     if not spec.num_elements:
         return ShapeError(f"`{layer.type}` takes no empty tensor, `{port}` is {spec}", port=port)
     return None
 
 
 def needs_positions(layer: Layer, inputs: Inputs, port: str = "positions") -> ShapeError | None:
-    """Return an error if the input `port` is connected and does not have a whole number of 0 or more for each
-    position of the sequences in input `x`.
+    """Return an error if the input `port` is connected but does not have one whole number per position of `x`. For the
+    port `positions`, the range of the numbers must be known too.
     """
     if port not in inputs:
         return None
@@ -142,8 +135,8 @@ def needs_positions(layer: Layer, inputs: Inputs, port: str = "positions") -> Sh
         message = f"`{port}` of `{layer.type}` must be {wanted} of whole numbers here, it is {spec} {spec.dtype}"
         return ShapeError(message, port=port)
     if port == "positions" and spec.num_values is None:
-        hint = "those of a field of tokens are known: `NAME.positions`"
-        message = f"how large `{port}` of `{layer.type}` can be is not known"
+        hint = "use the positions of a `tokens` field, `NAME.positions`: their range is known"
+        message = f"the largest value that `{port}` of `{layer.type}` can have is not known"
         return ShapeError(message, port=port, help=hint, lacks_key=True)
     return None
 
@@ -173,8 +166,8 @@ def needs_dimensions(layer: Layer, inputs: Inputs, wanted: str, least: int, port
 
 
 def needs_trailing(layer: Layer, inputs: Inputs, num_dims: int) -> ShapeError | None:
-    """Return an error unless the input has at least `num_dims` dimensions per sample, over which a norm is
-    computed, and dtype float32 or float64.
+    """Return an error unless the input has at least `num_dims` dimensions per sample and dtype float32 or float64. The
+    norm is computed over these dimensions.
     """
     wanted = "(B, ..., D)" if num_dims == 1 else f"at least {num_dims} dimensions apart from the batch"
     return needs_dimensions(layer, inputs, wanted, num_dims) or needs_parameter_dtype(layer, inputs)
@@ -190,16 +183,16 @@ def needs_along(layer: Layer, dim: int, inputs: Inputs) -> ShapeError | None:
 
 def _reshaping(spec: TensorSpec, ranks: tuple[int, ...]) -> str | None:
     if len(spec.shape) > max(ranks):
-        return "a `flatten` or `reshape` before it takes dimensions away"
+        return "put a `flatten` or `reshape` before it, to remove dimensions"
     if spec.shape == ():
         return "`columns: [NAME]` instead of `column: NAME` gives the field shape (B, 1)"
-    return "an `unsqueeze` or `reshape` before it adds dimensions"
+    return "put an `unsqueeze` or `reshape` before it, to add dimensions"
 
 
 def resolve_dim(field: str, dim: int, rank: int) -> int | ShapeError:
-    """Return the index of dimension `dim`, which may be negative, counted from 0 (the batch). Return a
-    ShapeError if there is no such dimension, or if it is the batch. `field`: the key of the recipe that
-    sets `dim`. `rank`: number of dimensions, including the batch.
+    """Return the index of dimension `dim`, counted from 0 (the batch); `dim` may be negative. Return a ShapeError if
+    there is no such dimension, or if it is the batch. `field`: the key of the recipe that sets `dim`. `rank`: number
+    of dimensions, including the batch.
     """
     known = f"1 to {rank - 1} or -1 to {1 - rank}" if rank > 1 else "none"
     found = dim + rank if dim < 0 else dim

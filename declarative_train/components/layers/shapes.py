@@ -1,6 +1,5 @@
-"""Layers that change the shape: flatten, unflatten, reshape, permute, squeeze, unsqueeze, identity.
-
-Dimensions are numbered as in torch, so the batch is dimension 0 (`B` in a shape); it always stays first.
+"""Layers that change the shape: flatten, unflatten, reshape, permute, squeeze, unsqueeze, identity. Dimensions are
+numbered as in torch: the batch is dimension 0 (`B` in a shape), and always stays first.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ class Identity(FieldsLayer):
 
 
 class Flatten(FunctionLayer):
-    """Merges neighbouring dimensions into one; by default all dimensions except the batch. An input (B), with
-    one number per sample, becomes (B, 1).
+    """Merges neighbouring dimensions into one; by default all dimensions except the batch. An input (B), with one
+    number per sample, becomes (B, 1).
     """
 
     type: Literal["flatten"] = "flatten"
@@ -142,13 +141,13 @@ class Unsqueeze(FunctionLayer):
 
 
 def _no_dimensions(layer: Layer, x: TensorSpec) -> ShapeError:
-    return ShapeError(f"`{layer.type}` finds no dimension but the batch: `x` is {x}", port="x")
+    return ShapeError(f"`{layer.type}` needs a dimension after the batch, `x` is {x}", port="x")
 
 
 def _check_sizes(field: str, sizes: tuple[int, ...], elements: int, what: str) -> ShapeError | None:
-    """Return an error unless the product of `sizes` is `elements`; one size may be -1 and is then computed.
-    `field`: the key of the recipe that sets the sizes. `what`: the tensor or dimension that is divided into
-    these sizes, for the message.
+    """Return an error unless the product of `sizes` is `elements`. One size may be -1 and is then computed. `field`:
+    the key of the recipe that sets the sizes. `what`: words for the tensor or dimension that is divided into these
+    sizes.
     """
     if bad := [size for size in sizes if size < 1 and size != -1]:
         return ShapeError(f"`{field}` holds {bad[0]}: sizes are 1 or more, or -1", field=field)

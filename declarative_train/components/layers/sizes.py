@@ -1,4 +1,6 @@
-"""Sizes per spatial dimension (one number for all dimensions or one for each), and checks of kernels."""
+"""Sizes of kernels, strides and windows (one number for all spatial dimensions or one for each), and checks of
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,15 @@ class Spatial(Layer, ABC):
 
 
 def per_dim(value: Sizes, num_dims: int) -> tuple[int, ...]:
-    """Return a size for each of the `num_dims` spatial dimensions. `value`: one number for all dimensions, or
-    one number for each.
+    """Return one size for each of the `num_dims` spatial dimensions. `value`: one number for all dimensions, or one
+    for each.
     """
     return value if isinstance(value, tuple) else (value,) * num_dims
 
 
 def check_sizes(layer: Layer, num_dims: int, least: Mapping[str, int]) -> ShapeError | None:
-    """Return an error unless each field in `least` has one number or `num_dims` numbers, and none below the
-    field's minimum. `least`: name of a field -> minimum. Fields that are None are not checked.
+    """Return an error unless each field in `least` has one number or `num_dims` numbers, and none below the field's
+    minimum. `least`: field name -> minimum. Fields that are None are not checked.
     """
     for field, smallest in least.items():
         value = getattr(layer, field)
@@ -54,8 +56,8 @@ def check_sizes(layer: Layer, num_dims: int, least: Mapping[str, int]) -> ShapeE
 def check_kernel(
     x: TensorSpec, kernel: tuple[int, ...], dilation: tuple[int, ...], padded: tuple[int, ...]
 ) -> ShapeError | None:
-    """Return an error unless the kernel fits into the padded input `x`. For each spatial dimension, `kernel`
-    and `dilation` are those of the kernel, and `padded` is the padding at both ends together.
+    """Return an error unless the kernel fits into the padded input `x`. `kernel`, `dilation`: size and dilation in
+    each spatial dimension. `padded`: padding of each spatial dimension, both ends together.
     """
     for size, k, d, more in zip(x.shape[1:], kernel, dilation, padded, strict=True):
         reach = d * (k - 1) + 1
