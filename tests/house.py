@@ -76,13 +76,31 @@ def imports_of(text: str) -> tuple[ast.Import | ast.ImportFrom, ...]:
     return tuple(node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom))
 
 
-def import_graph(texts: Mapping[str, str]) -> dict[str, set[str]]:
-    """The modules of the package that each of them names in an import, wherever it stands."""
+@cache
+def imports_at_load(text: str) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """The imports that run when a module is loaded: those in functions and under TYPE_CHECKING do not."""
+    found, bodies = [], [ast.parse(text).body]
+    for body in bodies:
+        for node in body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                found.append(node)
+            elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                bodies.append(node.orelse)
+            elif isinstance(node, ast.If | ast.Try | ast.With | ast.ClassDef):
+                handlers = [handler.body for handler in getattr(node, "handlers", ())]
+                bodies += [node.body, getattr(node, "orelse", []), getattr(node, "finalbody", []), *handlers]
+    return tuple(found)
+
+
+def import_graph(texts: Mapping[str, str], *, at_load: bool = False) -> dict[str, set[str]]:
+    """The modules of the package that each of them names in an import, wherever it stands. `at_load`: only in imports
+    that run when the module is loaded."""
+    imports = imports_at_load if at_load else imports_of
     files = {module_of(name): text for name, text in texts.items()}
     graph = {}
     for name, text in files.items():
         found: set[str] = set()
-        for node in imports_of(text):
+        for node in imports(text):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif node.module:
@@ -180,6 +198,7 @@ def measured(texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         f"{median(lengths):.0f}, {lengths[len(lengths) * 9 // 10]}, {lengths[-1]} lines",
     )
     yield "depth of the import graph", f"{depth(graph)}"
+    yield "depth of the imports at load", f"{depth(import_graph(texts, at_load=True))}"
     yield "circles, function bodies counted", f"{len(circles(graph))}"
     yield "files that ask for a mode", f"{sum(map(asks_for_a_mode, texts.values()))}"
 

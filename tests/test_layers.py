@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import PACKAGE, circles, depth, held_by, import_graph, imports_of, working_tree
+from tests.house import PACKAGE, circles, depth, held_by, import_graph, imports_at_load, imports_of, working_tree
 
 # In the order of the table in docs/architecture.md: a package imports only packages before it.
 ROOMS = (
@@ -58,6 +58,31 @@ def test_a_package_imports_only_packages_below_it(room: str) -> None:
 def test_modules_import_each_other_in_no_circle() -> None:
     """Imports inside functions and for types count, too: put off is not taken away."""
     assert [sorted(found) for found in circles(import_graph(working_tree()))] == []
+
+
+def test_few_modules_wait_for_each_other_at_load() -> None:
+    """The longest chain of imports that run when a module is loaded. Move a type or function to the package that it
+    belongs to, or join files that are read together; an import in a function is for a command that starts faster."""
+    assert depth(import_graph(working_tree(), at_load=True)) <= 22
+
+
+def test_imports_at_load_leave_out_functions_and_types() -> None:
+    text = """
+import a
+if TYPE_CHECKING:
+    import b
+else:
+    import c
+try:
+    import d
+except ImportError:
+    import e
+class F:
+    import f
+    def method(self):
+        import g
+"""
+    assert {alias.name for node in imports_at_load(text) for alias in node.names} == set("acdef")
 
 
 @pytest.mark.parametrize(

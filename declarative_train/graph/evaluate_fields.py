@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,10 +17,13 @@ from declarative_train.components.expressions.lower import infer as evaluate
 from declarative_train.components.plugin_layer import PluginLayer
 from declarative_train.core.span import Span
 from declarative_train.core.tensor_spec import TensorSpec
-from declarative_train.data.shared_sets import MOST_ELEMENTS, Sample
 from declarative_train.graph.read import order_ports
 
+if TYPE_CHECKING:
+    from declarative_train.data.shared_sets import Sample
+
 _COLUMNS = 4096  # with more columns, one interval is found for all of them
+_MOST_ELEMENTS = 1 << 23  # of the result of a node, so that its computation takes no noticeable time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +129,7 @@ class Observer:
     def _select_rows(self, inputs: Mapping[str, ObservedValues], spec: TensorSpec) -> dict[str, torch.Tensor] | None:
         if not inputs or self.sample is None:
             return None
-        most = max(1, MOST_ELEMENTS * 2 // max(spec.num_elements, 1))
+        most = max(1, _MOST_ELEMENTS // max(spec.num_elements, 1))
         rows = min(most, *(len(seen.values) for seen in inputs.values()))
         return {name: seen.values[:rows] for name, seen in inputs.items()}
 

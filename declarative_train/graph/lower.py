@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.tensor_spec import TensorSpec
-from declarative_train.data.shared_sets import Sample
 from declarative_train.graph.check_objective import Measure, ObjectiveCheck, Term, measures_of, names_read, terms_of
 from declarative_train.graph.checks.objective import no_parameters
 from declarative_train.graph.chunked import head_of
@@ -20,6 +20,9 @@ from declarative_train.graph.infer import Inference, NodeFact, WireOrigin
 from declarative_train.graph.partition import split_batch_graph
 from declarative_train.recipe.model.tree import Scope
 from declarative_train.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from declarative_train.data.shared_sets import Sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,18 @@ that match there are compared on all rows of the sample."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.data.shared_sets import Sample
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.graph.checks.objective import target_in_disguise
 from declarative_train.recipe.model.tree import inputs_before
 from declarative_train.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from declarative_train.data.shared_sets import Sample
 
 _ROWS = 2048  # rows that are compared first
 _LEAST_ROWS = 20  # fewer rows may match by chance

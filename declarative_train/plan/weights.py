@@ -20,7 +20,6 @@ from declarative_train.core.untrusted import parse_json
 from declarative_train.files.open_files import local_path
 from declarative_train.files.safetensors_header import Header, read_header
 from declarative_train.graph.build import build
-from declarative_train.graph.lower import Lowered
 from declarative_train.plan.checkpoint_files import Shapes, find_in_folder, shapes_in_folder
 from declarative_train.plan.checks.parameters import (
     weights_do_not_fit,
@@ -40,6 +39,8 @@ from declarative_train.recipe.recipe import Recipe, Weights
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+    from declarative_train.graph.lower import Lowered
 
 INDEX = ".safetensors.index.json"  # of a model in several files
 KINDS = (".safetensors", INDEX, ".pt", ".pth", ".bin")

@@ -8,14 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from declarative_train.core.amounts import format_count
-from declarative_train.engine.engine import Engine, StepResult
 from declarative_train.engine.failures import NonFiniteLoss, NoValidItem
 from declarative_train.engine.step.objective import Objective, mean
+
+if TYPE_CHECKING:
+    from declarative_train.engine.engine import Engine, StepResult
 
 _ROUNDING = 1e-3  # how far rounding may move a loss out of its bounds
 Terms = list[float | None]  # value of each loss term over a global batch; None: it had no valid item

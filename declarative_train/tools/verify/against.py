@@ -22,9 +22,8 @@ from declarative_train.plan.settings import find_differing
 from declarative_train.run.event import StepDone
 from declarative_train.run.launch import launch
 from declarative_train.run.sinks.jsonl import read_events
-from declarative_train.tools.verify.findings import Comparison, Finding, Kind, Row, bounds_of
+from declarative_train.tools.verify.findings import Comparison, Finding, Kind, Row, Verified, bounds_of
 from declarative_train.tools.verify.prepare import Device, plan_here
-from declarative_train.tools.verify.verify import Verified
 
 MOST_STEPS = 20  # that are run again, unless the first record is later
 MODEL = "model/"

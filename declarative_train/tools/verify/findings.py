@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, prod
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -14,10 +14,12 @@ from declarative_train.core.amounts import format_count
 from declarative_train.core.mesh import DATA_AXES
 from declarative_train.plan.plan import Plan
 from declarative_train.tools.verify.deviation import BOUNDS, WIDE, Bounds, Deviation
-from declarative_train.tools.verify.observed_step import RankReport
 from declarative_train.tools.verify.prepare import layer_nodes
 from declarative_train.tools.verify.reductions import reductions_of
 from declarative_train.tools.verify.step_files import ParameterRecord, StepIndex
+
+if TYPE_CHECKING:
+    from declarative_train.tools.verify.observed_step import RankReport
 
 Kind = Literal[
     "rows",
@@ -67,6 +69,22 @@ class Comparison:
     rows: tuple[Row, ...]
     findings: tuple[Finding, ...]
     bounds: Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Result of a verification. `plan`: the plan of the requested mode, as it was run; `notes`: what was not compared,
+    and why; `title`: what was compared."""
+
+    plan: Plan
+    step: int
+    comparison: Comparison
+    notes: tuple[str, ...]
+    title: str
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.comparison.findings
 
 
 def bounds_of(plan: Plan) -> Bounds:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.app.views.table import table
 from declarative_train.core.amounts import format_count
-from declarative_train.tools.verify.findings import Finding, first_of_each
-from declarative_train.tools.verify.verify import Verified
+from declarative_train.tools.verify.findings import Finding, Verified, first_of_each
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan

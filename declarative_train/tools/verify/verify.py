@@ -7,7 +7,6 @@ import pickle
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,26 +21,10 @@ from declarative_train.plan.plan import Plan
 from declarative_train.run.launch import launch
 from declarative_train.run.processes import start_method
 from declarative_train.run.sink import Sink
-from declarative_train.tools.verify.findings import Comparison, compare_reports
+from declarative_train.tools.verify.findings import Verified, compare_reports
 from declarative_train.tools.verify.observed_step import compare_step, record_step
 from declarative_train.tools.verify.prepare import Device, depends_on_microbatches, one_process, plan_here
 from declarative_train.tools.verify.step_files import StepFiles
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """Result of a verification. `plan`: the plan of the requested mode, as it was run; `notes`: what was not compared,
-    and why; `title`: what was compared."""
-
-    plan: Plan
-    step: int
-    comparison: Comparison
-    notes: tuple[str, ...]
-    title: str
-
-    @property
-    def is_equal(self) -> bool:
-        return not self.comparison.findings
 
 
 def verify(
