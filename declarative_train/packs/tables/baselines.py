@@ -110,16 +110,17 @@ def _most_rows(one: Meaning) -> int:
 
 
 def _choose_metric(plan: Plan, one: Meaning) -> str:
-    """Return the name of the metric by which models are compared: the first metric of the output in the recipe that can
-    also be computed for simple models, otherwise a common one. `one`: meaning of the output."""
+    """Return the name of the metric by which the models are compared. It is the first metric of the output in the
+    recipe that can be computed for simple models too, or a common one if there is none. `one`: meaning of the output.
+    """
     own = [str(each.component["type"]) for each in plan.objective.metrics if each.input == one.output]
     known = _NUMBER_METRICS if one.kind == "number" else _CLASS_METRICS
     return next((each for each in own if each in known), known[0])
 
 
 def _read(plan: Plan, one: Meaning, batches: Batches, most: int | None = None) -> _Rows:
-    """Return the rows of the batches; if there are more than `most`, only so many, from all parts of the set. `one`:
-    meaning of the output, which names the target."""
+    """Return the rows of the batches. If there are more than `most` rows, return `most` of them at equal distances.
+    `one`: meaning of the output, which names the target."""
     fields = {field.name: field for field in plan.data.fields}
     parts: list[tuple[list[np.ndarray], list[np.ndarray], np.ndarray]] = []
     for batch in batches():

@@ -158,8 +158,8 @@ class DateField(FieldOfColumns):
         return found
 
     def _read_counts(self, column: Column, values: np.ndarray) -> np.ndarray:
-        """Return the values of a column that counts seconds or another unit since 1970, as numbers. (In new rows from a
-        csv file they are texts.)"""
+        """Return the values of a column as numbers, which count seconds or another unit since 1970. They are texts if
+        they come from a csv file of new rows."""
         import numpy as np
 
         if values.dtype != object:

@@ -195,7 +195,8 @@ def _name(dtype: str) -> str:
 
 
 def _values(stored: np.ndarray, dtype: str) -> np.ndarray:
-    """Return stored values as a type of numpy. bfloat16, which is the upper half of a float32, becomes float32."""
+    """Return stored values as an array of a numpy type. bfloat16, for which numpy has no type, becomes float32 by
+    adding 16 zero bits."""
     import numpy as np
 
     return (stored.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else stored

@@ -30,13 +30,12 @@ _KINDS = ("integer", "real", "text", "blob")
 
 
 class SqliteDataset(FilesDataset):
-    """Rows of a table of SQLite files, in the order of `rowid`, or of a view, in its own order.
+    """Rows of SQLite files: of a table, in the order of `rowid`, or of a view, in its own order.
 
     The type of a column is that of its values, not the declared one: integers, numbers, text, or blobs, which are files
     (pictures). A column with text and numbers is read as text; dates are read as SQLite stores them, text or numbers.
     Several files are one table, file after file. More than 1 GiB is converted once, to a file in the user's cache, and
-    read from there in blocks.
-    """
+    read from there in blocks."""
 
     type: Literal["sqlite"] = "sqlite"
     path: Paths
@@ -64,16 +63,17 @@ class SqliteDataset(FilesDataset):
 
     @classmethod
     def open_files(cls, paths: Sequence[str], source: Mapping[str, object]) -> Table:
-        """Open a table in new files, for example for predictions. If the run read SQLite files, the table has the same
-        name; otherwise it must be the only table in the first file. Raises SourceError."""
+        """Open a table in other files than those of the run, for example for predictions. If the run itself read SQLite
+        files, the table has the same name as there. Otherwise it must be the only table in the first file. Raises
+        SourceError."""
         own = str(source["table"]) if source.get("type") == "sqlite" else None
         return cls(path=tuple(paths), table=only_table(paths[0], own)).open()
 
     @contextmanager
     def _open(self, path: str, heartbeat: Callable[[], None]) -> Iterator[tuple[sqlite3.Connection, str]]:
-        """Yield (connection to a file, text that follows FROM in a SELECT: the table's name and its ORDER BY).
-        `heartbeat` is called regularly. Raises SourceError, also for errors within the `with` block, such as a view
-        that may never end."""
+        """Open a file for the `with` block. Yield (connection, text that follows FROM in a SELECT), the text with the
+        table's name and ORDER BY. `heartbeat` is called regularly. Raises SourceError, also for errors in the `with`
+        block, such as a view that does not end after a large number of steps."""
         import sqlite3
         from pathlib import Path
 
@@ -151,8 +151,8 @@ def _unreadable(path: str, table: str, error: Exception) -> SourceError:
 
 
 def only_table(path: str, wanted: str | None = None) -> str:
-    """Return the name of the table or view to read: `wanted`, spelled as in the file; if it is None, the only table.
-    Raises SourceError."""
+    """Return the name of the table or view to read. If `wanted` is given, it is this name as the file spells it;
+    otherwise the file must have only one table. Raises SourceError."""
     import sqlite3
     from pathlib import Path
 

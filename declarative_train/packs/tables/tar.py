@@ -61,16 +61,16 @@ class TarDataset(FilesDataset):
 
 
 class TarIndex(NamedTuple):
-    """Index of an archive. `places`: {column: (rows, 2) array of offset and size; -1 where a sample has no such
-    file}."""
+    """Index of an archive. `keys`: names of the samples. `places`: for each column, by name, a (rows, 2) array of
+    offset and size of each file; -1 where a sample has no such file."""
 
     keys: np.ndarray
     places: dict[str, np.ndarray]
 
 
 class FileSpan(NamedTuple):
-    """File in an archive: bytes `begin` to `end`, which are the value of the column `name` in row `row`. `place`: index
-    of this row in the result of a read."""
+    """File in an archive: bytes `begin` to `end` are the value of the column `name` in row `row`. `place`: index of
+    this row in the rows that a read returns."""
 
     begin: int
     end: int
@@ -192,8 +192,8 @@ class TarTable(Table):
 
 
 def _together(spans: Sequence[FileSpan], gap: int) -> Iterator[list[FileSpan]]:
-    """Sort the spans and divide them into groups, each of which is read in one piece. Between the files of a group
-    there are at most `gap` bytes; a group has at most _SPAN_BYTES bytes, unless it is a single file."""
+    """Sort the files and divide them into groups, each of which is read at once. Between the files of a group there are
+    at most `gap` bytes. A group has at most _SPAN_BYTES bytes, unless it is a single file."""
     found: list[FileSpan] = []
     end = 0
     for span in sorted(spans):
@@ -232,8 +232,8 @@ class _FileHandle:
 
 
 def _stamp(path: str) -> Stamp | None:
-    """Return the (size, date) of a file, which show whether it has changed; None if the file system does not have them.
-    Raises SourceError."""
+    """Return the (size, date) of a file, by which a change is noticed. Return None if the file system does not have
+    both. Raises SourceError."""
     try:
         return stamp(path)
     except OSError as error:

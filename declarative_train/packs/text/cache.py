@@ -35,8 +35,8 @@ Unread = dict[str, tuple[int, int]]
 """Keys of messages that the chat template does not read -> (number of texts with the key, number of the first)."""
 
 _FORMAT = 3
-_PARTS = 64  # number of runs that a large set of texts is split into
-_LEAST_PART = 256  # texts
+_PARTS = 64  # largest number of parts into which texts are divided
+_LEAST_PART = 256  # texts of a part, if all texts together are small
 _FEW = 1 << 15  # texts; up to this number one process encodes them all
 _SMALL = 4 << 20  # bytes; up to this size one process encodes them all
 _REPORT_S = 2.0  # report the duration if it is longer
@@ -52,9 +52,15 @@ class Encoded(NamedTuple):
 
 
 class EncodingJob(NamedTuple):
-    """Encoding of `num_texts` texts. `read(start, stop)` returns the values of some texts. `encode(value, number)`
-    returns the tokens of one text, or raises BadValueError with the text's number. `about`: everything on which the
-    result depends, as JSON value; None: do not cache. `size_bytes`: approximate size of all texts; 0: unknown."""
+    """Texts to be encoded, and how to encode them.
+
+    num_texts    number of texts
+    read         function (start, stop) -> values of the texts with these numbers
+    encode       function (value, number of the text) -> tokens of the text; it may raise BadValueError
+    vocabulary   number of different tokens
+    has_trained  whether `encode` returns which tokens count in the loss
+    about        everything on which the result depends, as JSON value; None: do not cache
+    size_bytes   approximate size of all texts; 0: unknown"""
 
     num_texts: int
     read: Callable[[int, int], Sequence[Any]]
@@ -98,7 +104,7 @@ def make_tokens(work: EncodingJob) -> Tokens:
     try:
         os.makedirs(os.path.dirname(folder), exist_ok=True)
         with hold_lock(f"{folder}.lock", "makes the same tokens") as lock:
-            found = _open_folder(folder)  # another process was first
+            found = _open_folder(folder)  # another process may have written it
             if found is None:
                 _write(work, folder, lock)
     except OSError as error:
@@ -198,7 +204,8 @@ def _encode(work: EncodingJob, start: int, stop: int) -> _EncodedRun:
 
 
 def _sum_unread(parts: Iterable[Unread]) -> Unread:
-    """Return the sums of the counts of unread keys over all parts, which must be in the order of their texts."""
+    """Return the counts of unread keys, added up over all parts. `parts` must be in the order of their texts, because
+    the first text with each key is kept too."""
     total: Unread = {}
     for part in parts:
         for key, (count, first) in part.items():
@@ -225,7 +232,7 @@ def _write(work: EncodingJob, folder: str, lock: FileLock) -> None:
         num_tokens = _join(work, making, len(parts), lock)
     finally:
         _current = None
-    shutil.rmtree(folder, ignore_errors=True)  # an incomplete one
+    shutil.rmtree(folder, ignore_errors=True)  # it may exist and be incomplete
     os.rename(making, folder)
     if (took := time.monotonic() - begun) > _REPORT_S:
         with_ = "" if num_processes == 1 else f" by {num_processes} processes"
@@ -266,11 +273,12 @@ def _write_in_processes(parts: Sequence[tuple[int, int]], num_processes: int) ->
 
 
 def _start_worker() -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # no threads in a process, because there are several processes
 
 
 class _WorkerError(NamedTuple):
-    """Arguments of an exception in a worker process, with which the parent process raises it again."""
+    """Class and arguments of an exception in a worker process. The parent process calls this object to make the
+    exception."""
 
     kind: Callable[..., Exception]
     given: tuple[object, ...]
@@ -281,8 +289,8 @@ class _WorkerError(NamedTuple):
 
 
 def _try_write_part(number: int, start: int, stop: int) -> _WorkerError | None:
-    """Encode part number `number`, texts `start` to `stop`, in a worker process and write its tokens. Return None, or
-    the arguments of an error, because these exceptions cannot be pickled."""
+    """Encode texts `start` to `stop` in a worker process, and write their tokens as part number `number`. Return None,
+    or a description of an expected error, because the exception itself cannot be pickled."""
     try:
         _write_part(number, start, stop)
     except BadValueError as error:
@@ -294,8 +302,8 @@ def _try_write_part(number: int, start: int, stop: int) -> _WorkerError | None:
 
 
 def _write_part(number: int, start: int, stop: int) -> None:
-    """Encode part number `number`, texts `start` to `stop`, and write its files, unless they exist. The file of lengths
-    is written last and marks the part as complete."""
+    """Encode texts `start` to `stop`, and write the files of part number `number`, unless they exist. The file of
+    lengths is written last, so its presence means that the part is complete."""
     import numpy as np
 
     assert _current is not None

@@ -1,11 +1,10 @@
 """Chat templates: render a dialogue as text, encode it, and mark the tokens that count in the loss.
 
 A dialogue is a list of messages {role, content, ...}, as JSON text; tables convert columns of lists to this form. The
-rendered text is that of `apply_chat_template` of transformers. The assistant's answers are the text within the tag
-`{% generation %}`. If a template does not have this tag, an answer is the text that the template's loop writes for the
-message, except the prompt for an answer with which it begins. An answer counts in the loss unless its message has a
-flag that excludes it (`FLAGS`).
-"""
+rendered text is that of `apply_chat_template` of transformers. The assistant's answers are the text within the tag `{%
+generation %}`. If a template does not have this tag, an answer is the text that the template's loop over messages
+writes for the assistant's message. The prompt for an answer, with which this text may begin, does not belong to the
+answer. An answer counts in the loss unless its message has a flag that excludes it (`FLAGS`)."""
 
 from __future__ import annotations
 
@@ -124,8 +123,11 @@ Messages = Sequence[dict[str, Any]]
 
 
 class RenderedChat(NamedTuple):
-    """Rendered dialogue. `spans`: (begin, end) of each answer of the assistant in `text`. `unread`: keys of messages
-    that the template did not read. `learns_end`: whether the token that ends the text counts in the loss."""
+    """Rendered dialogue.
+
+    spans       (begin, end) in `text` of each answer of the assistant
+    unread      keys of messages that the template did not read
+    learns_end  whether a token that is added after the text counts in the loss"""
 
     text: str
     spans: Sequence[Span]
@@ -134,8 +136,8 @@ class RenderedChat(NamedTuple):
 
 
 def template_text(asked: str | bool | None, found: Tokenizer) -> str:
-    """Return the text of the chat template. `asked`: the value in the recipe: a path or the text; `True` or None: the
-    template of the tokenizer `found`. Raises TokenizerError."""
+    """Return the text of the chat template that the recipe's value `asked` means. A string is the path of a template or
+    its text; True and None mean the template of the tokenizer `found`. Raises TokenizerError."""
     if not isinstance(asked, str):
         if found.chat_template is None:
             raise TokenizerError("the tokenizer has no chat template", "name one: `template: chat.jinja`")
@@ -193,8 +195,9 @@ def messages(value: str, role: str | None = None) -> Messages:
 
 
 def _message(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message in the form that templates expect: without null keys (tables have null for missing keys), and
-    with its content as one string if this has only texts. Raises ChatError for a message without a role."""
+    """Return a message in the form that templates expect. Keys with null are left out, because tables have null for
+    missing keys. A content that is a list of texts becomes one string. Raises ChatError for a message without a role.
+    """
     made = {key: _drop_null(each) for key, each in given.items() if each is not None or key == "content"}
     if "role" not in made and isinstance(made.get("from"), str) and "value" in made:
         made["role"], made["content"] = made.pop("from"), made.pop("value")
@@ -216,8 +219,8 @@ def _check_marks(given: object) -> None:
 
 
 def dialogue(given: Messages, template: str) -> list[Message]:
-    """Return the messages in the form that the template expects: with its names of roles, and with the reasoning under
-    each key where a template may read it. Raises ChatError."""
+    """Return the messages in the form that the template expects. Roles get the names that the template knows. The
+    reasoning of an answer is stored under each key under which a template may read it. Raises ChatError."""
     _check_marks(given)
     named = compile_template(template).roles
     found = []
@@ -231,8 +234,8 @@ def dialogue(given: Messages, template: str) -> list[Message]:
 
 
 def _role(written: str, named: Collection[str], number: int) -> str:
-    """Return the name by which the template knows the role `written` of message `number`. `named`: roles that the
-    template mentions; they stay, except synonyms of the assistant. Raises ChatError for an unknown role."""
+    """Return the template's name for the role `written` of message `number`. `named`: roles that the template mentions.
+    A role in `named` stays as it is, unless it is a synonym of the assistant. Raises ChatError for an unknown role."""
     found = ROLES.get(written.lower())
     if found != ASSISTANT and written in named:
         return written
@@ -293,8 +296,8 @@ def render(
 
 
 def _names(given: Messages, found: Tokenizer, schemas: Sequence[object] | None, answers: bool) -> dict[str, object]:
-    """Return {name: value} of the variables that a template can read: messages, special tokens of the tokenizer
-    `found`, tools (`schemas`), and whether to end with the prompt for an answer (`answers`)."""
+    """Return the variables that a template can read, by name: messages, special tokens of the tokenizer `found`, tools
+    (`schemas`), and whether to end with the prompt for an answer (`answers`)."""
     names: dict[str, object] = {f"{role}_token": found.token_text(number) for role, number in found.special.items()}
     return names | {"messages": given, "tools": schemas, "documents": None, "add_generation_prompt": answers}
 
@@ -336,8 +339,9 @@ def _find_answers(
     found: Tokenizer,
     schemas: Sequence[object] | None,
 ) -> list[Span]:
-    """Return for each message number in `learnt` the (begin, end) of its text in `whole`, the text of the dialogue. The
-    text of a message is what the iteration of the template's loop over messages writes for it."""
+    """Return the (begin, end) in `whole` of the text of each message whose number is in `learnt`. `whole`: the text of
+    the dialogue. The text of a message is what the template's loop over messages writes in the iteration for this
+    message."""
     text, passages = _turns(template, given, found, schemas)
     written = [(number, begin, end) for number, begin, end in passages if number is not None and end > begin]
     if text != whole or not written:
@@ -369,7 +373,7 @@ def _check_contents(given: Messages, whole: str, written: Sequence[tuple[int, in
         parts[number] = parts.get(number, "") + whole[begin:end]
         place = end
     for at, each in enumerate(given):
-        content = dict.get(each, "content")  # not a reading by the template
+        content = dict.get(each, "content")  # not by the overridden methods, which record what a template reads
         if each["role"] not in ("user", ASSISTANT) or not isinstance(content, str):
             continue
         mine = parts.get(at, "") if each["role"] == ASSISTANT else parts.get(at, "") + parts.get(None, "")
@@ -391,8 +395,8 @@ def _turns(
 
 def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[object] | None) -> str:
     """Return the prompt for an answer: the text that the template writes after its loops over messages when an answer
-    is to follow. If the loops write the prompt too, it is the difference between the texts with
-    and without it."""
+    is to follow. If the loops write the prompt too, it is what a text with the prompt has in addition to a text without
+    it."""
     text, passages = _turns(template, given, found, schemas, answers=True)
     end = max((end for number, begin, end in passages if number is not None and end > begin), default=0)
     if 0 < end < len(text):
@@ -401,9 +405,11 @@ def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[
 
 
 def _opening(before: str, answer: str, prompt: str, at: int) -> int:
-    """Return the number of characters at the beginning of `answer` that belong to `prompt`, the prompt for an answer.
-    `before`: the text before the answer, which may already end with the prompt. The prompt may end with a tag such as
-    `<think>` that this answer lacks. `at`: position of the message. Raises ChatError for any other difference."""
+    """Return how many characters at the beginning of `answer` belong to the prompt for an answer, `prompt`.
+
+    `before`: the text before the answer; if it ends with the whole prompt, the result is 0. The prompt may end with a
+    tag, such as `<think>`, that this answer lacks. Any other difference raises ChatError. `at`: number of the message,
+    from 0."""
     if before.endswith(prompt):
         return 0
     same = _common(answer, prompt)
@@ -424,7 +430,8 @@ def _common(one: str, other: str) -> str:
 
 
 def tokens(text: RenderedChat, found: Tokenizer) -> tuple[list[int], list[bool]]:
-    """Encode a rendered dialogue. Return (its tokens, for each whether it overlaps a span that counts in the loss)."""
+    """Encode a rendered dialogue. Return (tokens, flags): a flag is true if the token overlaps a span that counts in
+    the loss."""
     numbers, places = found.encode_with_spans(text.text)
     trained, at = [], 0
     for begin, end in places:

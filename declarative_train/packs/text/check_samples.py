@@ -45,9 +45,9 @@ from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, Layer
 from declarative_train.recipe.recipe import Recipe
 
 _MOST_TEXTS = 4096
-_CUT, _ENDED, _PADDED = 0.1, 0.5, 0.02  # shares of texts, of tokens
-_MOSTLY, _LONG = 0.7, 128  # share of padding, tokens of a sample: shorter ones cost little
-_LAST = 4  # tokens of an answer, among which its end is: a template may write a line break after it
+_CUT, _ENDED, _PADDED = 0.1, 0.5, 0.02  # fractions: of texts, of texts, of tokens
+_MOSTLY, _LONG = 0.7, 128  # fraction of padding; tokens of a sample, because padding of short samples costs little
+_LAST = 4  # the end of an answer is among so many last tokens: a line break may follow it
 _SPECIAL = re.compile(r"<.+>|\[[A-Z]+\]")
 _WORDWISE = frozenset({"dropout", "embedding", "embedding_noise", "layer_norm", "learned_positions", "linear", "moe",
                        "rms_norm", "sinusoidal_positions"})  # fmt: skip
@@ -70,10 +70,13 @@ class _Slice(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """Token field to check, one that reads the recipe's main source. `found`: its tokenizer. `tokens`: tokens of
-    its texts. `rows`: numbers of the training texts that are checked. `marks`: the tokens to be predicted are
-    marked. `padded`: share of padding in the samples.
-    """
+    """Token field to check, which reads the recipe's main source.
+
+    found   its tokenizer
+    tokens  tokens of its texts
+    rows    numbers of the training texts that are checked
+    marks   whether only some tokens are to be predicted, so that these are marked
+    padded  fraction of the positions in samples that are padding; 0 for packed texts"""
 
     name: str
     field: TokensField
@@ -85,7 +88,7 @@ class _Text(NamedTuple):
 
 
 def check_samples(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
-    """Yield diagnostics on unusual token fields of a recipe."""
+    """Check the token fields of a recipe, and yield a diagnostic for each probable mistake."""
     texts = {each.name: each for each in _texts(data)}
     for text in texts.values():
         place = f"data.fields.{text.name}"
@@ -103,8 +106,9 @@ def check_samples(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
 
 
 def _suggest_buckets(text: _Text) -> list[int]:
-    """Return length buckets for the texts: their median, the length that 9 of 10 do not exceed, and the field's own
-    length. All have the same remainder modulo 8 as the field's length, since models often use all tokens but one."""
+    """Return suitable length buckets: the median length of the texts, the length that 90% of them do not exceed, and
+    the length of the field. The first two are rounded up so that they differ from the last by a multiple of 8. (A
+    multiple of 8 itself would not do: many models read all tokens of a sample but one.)"""
     longest = text.field.longest
     quantiles = np.quantile(np.minimum(text.tokens.sizes[text.rows], longest), (0.5, 0.9))
     return sorted({longest, *(longest - (longest - int(np.ceil(each))) // 8 * 8 for each in quantiles)})
@@ -136,8 +140,8 @@ def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
 
 def _check_answers(recipe: Recipe, place: str, text: _Text, *, is_whole: bool) -> Iterator[Diagnostic]:
     """Warn if the tokens to be predicted are often cut off at the length of a sample, or often lack the end of an
-    answer. `place`: dotted path of the field in the recipe; `is_whole`: packed texts are not divided over samples,
-    because several fields must have the same texts."""
+    answer. `place`: dotted path of the field in the recipe. `is_whole`: packing does not divide a text over samples,
+    because several fields are packed together."""
     num_cut = num_lost = num_ended = num_answers = 0
     last = 0
     for row in text.rows.tolist():
@@ -224,8 +228,8 @@ def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
 
 
 def _slice_of(scope: Scope, wire: Wire) -> _Slice | None:
-    """Return the field whose values a wire has, and which positions; None if the wire is neither a field nor a slice of
-    a field along its positions."""
+    """Return the token field whose values a wire has, with the positions. Return None if the wire is neither a field
+    nor a slice of a field along its positions."""
     name, _, output = wire.partition(":")
     if not output:
         field, _, part = name.partition(".")
@@ -320,7 +324,8 @@ def _keeps_positions(term: Term) -> bool:
 
 
 def _check_kto(scope: Scope, packed: set[str]) -> Iterator[Diagnostic]:
-    """Report blocks `kto` whose inputs are computed from a field of `packed` texts."""
+    """Report each block `kto` with an input that is computed from packed texts. `packed`: names of the fields that are
+    packed."""
     nodes = {node.name: node for node in scope.nodes}
     for node in scope.nodes:
         if not isinstance(node, BlockNode) or node.block != "kto":

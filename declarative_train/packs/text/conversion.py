@@ -36,7 +36,7 @@ def convert(path: str, modified_ns: int) -> bytes:
     library: Any = import_module("transformers")
     try:
         own = spm.SentencePieceProcessor(model_file=path)
-    except Exception as error:  # the library raises plain ones
+    except Exception as error:  # the library raises plain `Exception`s
         raise TokenizerError(f"{format_path(path)} is not a sentencepiece model: {_first_line(error)}") from None
     try:
         with _silence_transformers():

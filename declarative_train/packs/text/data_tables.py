@@ -18,8 +18,8 @@ from declarative_train.packs.text.token_stream import TokenTable
 from declarative_train.packs.text.token_tables import PackedRows, TextRows
 from declarative_train.packs.text.tokenizer import Tokenizer, tokenizer_of
 
-_PARTS = 40  # shown parts of a sample
-_LONGEST = 400  # characters of a part
+_PARTS = 40  # largest number of rows for a sample
+_LONGEST = 400  # characters of a row; the middle of a longer text is left out
 
 
 def data_tables(data: DataSpec, sets: Mapping[str, PreparedSet]) -> list[Shown]:
@@ -60,9 +60,13 @@ def _make_rows(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
 
 
 def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fill: float) -> tuple[str, ...]:
-    """Return a row of the table of lengths. `name`: the set; `sizes`: tokens of each text; `length`: tokens of a sample
-    (longer texts are cut, or divided if texts are packed); `samples`: number of samples; `fill`: fraction of their
-    positions that hold a token, where each sample with length buckets is as long as its bucket."""
+    """Return a row of the table of lengths.
+
+    name     name of the set
+    sizes    number of tokens of each text
+    length   tokens of a sample; longer texts are cut, or divided if texts are packed
+    samples  number of samples
+    fill     fraction of the positions in all samples that hold a token, not padding"""
     if not len(sizes):
         return (name, field, *("0" for _ in range(9)))
     middle, high = np.percentile(sizes, [50, 95])
@@ -71,7 +75,8 @@ def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fi
 
 
 def list_trained_parts(fields: Sequence[FieldSpec], training: PreparedSet) -> list[Shown]:
-    """Return a table of the first sample, part by part, for each field with tokens that do not count in the loss."""
+    """Return a table for each field with tokens that do not count in the loss. It has the first sample, divided where
+    the tokens change between counting and not counting."""
     found = []
     for spec in fields:
         if spec.component.get("type") != "tokens" or "." in spec.name or not training.num_samples:

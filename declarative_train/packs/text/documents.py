@@ -56,7 +56,7 @@ class LineTexts(Table):
 
         self.files = tuple(files)
         self.columns = {name: Column(name, "object") for name in (_TEXT, _PATH)}
-        self._lines = [_lines(read_bytes(path)) for path in files]  # (L, 2) begin and end of each
+        self._lines = [_lines(read_bytes(path)) for path in files]  # for each file: (L, 2), begin and end of each line
         self._starts = [0, *accumulate(len(lines) for lines in self._lines)]
         self._empty = np.empty((0, 2), np.int64)
         self._kept: tuple[str, bytes] | None = None

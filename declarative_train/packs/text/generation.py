@@ -45,7 +45,7 @@ from declarative_train.packs.text.tokenizer import TokenizerError
 
 _ONE_BY_ONE = frozenset({"dropout", "embedding", "embedding_noise", "latent_attention", "layer_scale", "linear", "moe",
                          "learned_positions", "sinusoidal_positions"})  # fmt: skip
-_OF_ANY_LENGTH = frozenset({"transformers"})  # although they mix positions
+_OF_ANY_LENGTH = frozenset({"transformers"})  # their layers mix positions but accept sequences of any length
 _ALONG_WIDTH = frozenset({"layer_norm", "rms_norm"})
 _OF_POSITIONS = (SelfAttentionModule, LatentAttentionModule, LearnedPositionsModule, SinusoidalPositionsModule)
 _PART = "\ufffd"
@@ -53,8 +53,9 @@ _PROBE = 3  # length of the prefix by which causality is tested
 
 
 class TextModel:
-    """Model that returns the logits of the next token. `context`: the number of tokens that it can read. `reason`: why
-    keys and values are not cached, "" if they are. Raises UsageError for a model that cannot generate text."""
+    """Trained model that computes the logits of the next token. `context`: number of tokens that it can read. `reason`:
+    why keys and values are not cached; "" if they are. The constructor raises UsageError for a model that cannot
+    generate text."""
 
     def __init__(self, trained: Trained, device: str = "auto", *, cache: bool = True) -> None:
         found = _text_output(trained)
@@ -68,13 +69,13 @@ class TextModel:
         except TokenizerError as error:
             raise UsageError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
         self._outputs, self._length = found.reads, found.length
-        self._num_dropped = found.length - found.context  # tokens after the last position that the graph uses
+        self._num_dropped = found.length - found.context  # tokens at the end of a sample for which there are no logits
         self.vocabulary = found.vocabulary
         drops = _drops_last(network.graph)
         self.context = found.context
         if not _why_no_cache(network.graph, trained.plan.plugins, drops, _OF_ANY_LENGTH):
             self.context = max(self.context, _context_of_published(trained, found, network.module))
-        self._extra = 1 if drops else 0  # one more token, which the model's own slices remove
+        self._extra = 1 if drops else 0  # the graph removes the last token, so one more is given
         self.reason = _why_no_cache(network.graph, trained.plan.plugins, drops) if cache else "it was turned off"
         self._tokens: list[int] = []
         self._kept: list[_CachedModule] = []
@@ -99,7 +100,7 @@ class TextModel:
             self._logits = self._compute_padded(self._tokens[-self.context :])
         elif len(self._tokens) <= self.context:
             self._logits = self._compute(self._tokens[before:])
-        else:  # the window moves, so all positions change
+        else:  # the first token leaves the context, so the position of every token changes
             for each in self._kept:
                 each.forget()
             self._logits = self._compute(self._tokens[-self.context :])
@@ -114,8 +115,8 @@ class TextModel:
         return self._run([*tokens, *[0] * self._extra])[len(tokens) - 1]
 
     def _compute_padded(self, tokens: list[int]) -> Tensor:
-        """Return the logits after the tokens, which are padded to the length of samples in training. (Padding at the
-        end does not affect the result of a causal model.)"""
+        """Return the logits after the last of `tokens`. They are padded to the length of a training sample, which does
+        not affect the result of a causal model."""
         padding = max(self._length - len(tokens), self._num_dropped)
         return self._run([*tokens, *([0] * padding)])[len(tokens) - 1]
 
@@ -175,8 +176,8 @@ def _add_caches(module: nn.Module) -> list[_CachedModule]:
 
 
 def _drops_last(graph: Graph) -> frozenset[str]:
-    """Return the names of the expressions that slice off the last position of a field, as in `tokens[:, :-1]`. If other
-    nodes read fields too, return the empty set."""
+    """Return the names of the expressions that remove the last position of a field, as in `tokens[:, :-1]`. Return the
+    empty set if any other node reads a field, because then the last position is used."""
     readers = [node for node in graph.nodes if any(edge in graph.inputs for edge in node.inputs.values())]
     found = frozenset(node.name for node in readers if node.kind == "expression" and _takes_all_but_last(node))
     return found if len(found) == len(readers) else frozenset()
@@ -190,10 +191,10 @@ def _takes_all_but_last(node: Node) -> bool:
 
 
 def _context_of_published(trained: Trained, found: TextOutput, module: nn.Module) -> int:
-    """Return the smallest context of the published models in a network, according to their configs; 0 if no config has
-    one."""
+    """Return the number of tokens that the published models in a network can read, according to their configs: the
+    smallest one, or 0 if no config has such a number."""
     limits = [context_of_published(trained.plan, found)]
-    for part in module.modules():  # those of the library transformers keep their config
+    for part in module.modules():  # models of the library transformers have a `config`
         limits.append(getattr(getattr(part, "config", None), "max_position_embeddings", None))
     return min((limit for limit in limits if isinstance(limit, int)), default=0)
 
@@ -201,8 +202,9 @@ def _context_of_published(trained: Trained, found: TextOutput, module: nn.Module
 def _why_no_cache(
     graph: Graph, plugins: tuple[str, ...], drops: Collection[str] = (), kinds: Collection[str] = ()
 ) -> str:
-    """Return why keys and values cannot be cached; "" if they can. The reason is the first node that may mix positions
-    and is not causal self-attention. `drops`, `kinds`: names and types of nodes that are not checked."""
+    """Return the reason why keys and values cannot be cached; "" if they can. It names the first node that may mix
+    positions and is not causal self-attention. `drops`: names of nodes that are not checked. `kinds`: types of layers
+    that are not checked."""
     for node in graph.nodes:
         if node.name in drops or (node.component is not None and node.component["type"] in kinds):
             continue
@@ -274,9 +276,9 @@ def generate(
     *,
     chat: bool = False,
 ) -> Iterator[str]:
-    """Yield the text after the prompt in pieces, until `num_tokens` tokens or a token that ends a text. `chat`: the
-    prompt is a user's message. `number`: gives different texts with the same seed. The same seed and number give the
-    same text on one machine."""
+    """Yield the continuation of a prompt in pieces of text. It ends after `num_tokens` tokens, or at a token that ends
+    a text. `chat`: the prompt is a user's message, or messages as JSON. `number`: number of the continuation, since
+    each number gives another text with the same seed. The same seed and number give the same text on one machine."""
     generator = torch.Generator().manual_seed(mix(seed, number) & (2**63 - 1))
     given = encode_prompt(prompt, model, chat=chat)
     model.begin(given)
@@ -287,7 +289,7 @@ def generate(
             break
         written.append(token)
         text = model.words.tokenizer.decode(written)
-        if not text.endswith(_PART) and len(text) > len(shown):  # otherwise a character of several tokens is incomplete
+        if not text.endswith(_PART) and len(text) > len(shown):  # not in the middle of a character
             yield text[len(shown) :]
             shown = text
         if position < num_tokens - 1:

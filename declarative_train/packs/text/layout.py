@@ -43,10 +43,13 @@ def pieces_of_texts(texts: Sequence[Sequence[int]], trained: Sequence[Sequence[b
 
 
 def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dict[str, np.ndarray]:
-    """Return {output: array (N, L)} for each of `outputs`. `ids`: the tokens; padding is `pad`. `mask`: false in
-    padding. `segments`: number of the piece in its row, from 1; 0 in padding. `positions`: from 0 in each piece, and in
-    the padding. `trained`: whether the token counts in the loss. It is false for the first token of a piece, because it
-    has no earlier token from which it could be predicted."""
+    """Return a dict from each of `outputs` to its array (N, L).
+
+    ids        tokens; `pad` in padding
+    mask       false in padding
+    segments   number of the piece in its row, from 1; 0 in padding
+    positions  position in the piece, from 0; in padding, position in the padding
+    trained    whether the token counts in the loss; false for the first token of a piece, as nothing predicts it"""
     import numpy as np
 
     begins, sizes, segments = _add_padding(pieces, length)
@@ -58,9 +61,7 @@ def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dic
         places = np.arange(size)
         places -= np.repeat(firsts, sizes)
     rest = np.where(segments == 0, sizes, 0)
-    padding = np.repeat(firsts - np.cumsum(rest) + rest, rest) + np.arange(
-        int(rest.sum())
-    )  # few, since samples are almost full
+    padding = np.repeat(firsts - np.cumsum(rest) + rest, rest) + np.arange(int(rest.sum()))  # indices of padding
     if "segments" in outputs:
         found["segments"] = np.repeat(segments, sizes)
     if "mask" in outputs:
@@ -81,8 +82,8 @@ def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dic
 
 
 def _add_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (begins, sizes, segments) of all pieces, with one further piece for the padding of each row, after its
-    other pieces."""
+    """Return (begins, sizes, segments) of all pieces, where the padding of a row counts as one more piece at its end.
+    `segments`: number of the piece in its row, from 1; 0 for padding."""
     import numpy as np
 
     counts = pieces.counts
@@ -99,9 +100,9 @@ def _add_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, n
 
 
 def _gather(flat: np.ndarray, begins: np.ndarray, sizes: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return the elements of all pieces in one array, piece after piece. `places`: position of each element of the
-    result in its piece. Elements of padding are arbitrary. (For short pieces, one index array is much faster than a
-    copy of each piece; for long ones, it is as fast.)"""
+    """Return the elements of all pieces in one array, piece after piece; elements of padding are arbitrary. `places`:
+    for each element of the result, its position in its piece. (One index array is much faster than copies of short
+    pieces, and as fast for long ones.)"""
     import numpy as np
 
     if not len(flat):

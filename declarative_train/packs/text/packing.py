@@ -1,7 +1,6 @@
-"""Packing: division of texts into samples of one length. It depends only on the lengths of the texts.
+"""Packing: arrangement of several texts in samples of one length. It depends only on the lengths of the texts.
 
-P pieces, W samples (windows), each of `length` tokens.
-"""
+A text may be cut into pieces. P pieces, W samples (windows), each of `length` tokens."""
 
 from __future__ import annotations
 
@@ -36,11 +35,13 @@ class Packing(NamedTuple):
 
 
 def pack(sizes: np.ndarray, length: int, way: PackMode, most: int | None = None) -> Packing:
-    """Pack texts into samples of `length` tokens; every token is used once. `sizes`: tokens of each text. `way`:
-    `sequential` concatenates the texts and cuts at the end of each sample. `best_fit` cuts only texts longer than a
-    sample, into full samples and a rest; then each piece, the longest first, goes into the sample with the least
-    sufficient room (Ding et al., Fewer truncations improve language modeling, 2024). `most`: the largest number of
-    pieces in a sample."""
+    """Pack texts into samples of `length` tokens; every token is used once. `sizes`: tokens of each text. `most`: the
+    largest number of pieces in a sample. `way`:
+
+    sequential  concatenates the texts and cuts at the end of each sample
+    best_fit    cuts only texts longer than a sample, into full samples and a rest. Then each piece, the longest first,
+                is put into the sample with the least room that is enough (Ding et al., Fewer truncations improve
+                language modeling, 2024)"""
     import numpy as np
 
     sizes = np.asarray(sizes, np.int64)
@@ -49,9 +50,11 @@ def pack(sizes: np.ndarray, length: int, way: PackMode, most: int | None = None)
 
 def pack_together(sizes: Sequence[np.ndarray], lengths: Sequence[int], most: int | None = None) -> list[Packing]:
     """Pack the texts of several fields so that a sample has the same texts, in the same order, in every field. Return
-    the packing of each field. `sizes`: for each field, the tokens of each text, at most the field's length. `lengths`:
-    for each field, the length of a sample. The field in which a text needs the largest part of a sample decides, so
-    that nothing is cut."""
+    the packing of each field.
+
+    `sizes`: for each field, the tokens of each text, at most the field's length. `lengths`: for each field, the length
+    of a sample. For each text, the field counts in which it fills the largest fraction of a sample, so that nothing is
+    cut."""
     import numpy as np
 
     room = np.max([-(-each * lengths[0] // length) for each, length in zip(sizes, lengths, strict=True)], axis=0)
@@ -80,7 +83,7 @@ def _pack_in_order(sizes: np.ndarray, length: int) -> Packing:
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
     both = np.concatenate([np.arange(0, total, length), (ends - sizes)[sizes > 0]])
-    both.sort(kind="stable")  # merges two sorted halves
+    both.sort(kind="stable")  # `stable` is fast here: both halves are sorted
     cuts = both[np.diff(both, prepend=-1) != 0]  # where a piece begins
     texts = np.searchsorted(ends, cuts, side="right")
     windows = cuts // length
@@ -99,14 +102,15 @@ def _pack_by_fit(sizes: np.ndarray, length: int, most: int | None) -> Packing:
     windows = _windows_by_fit(lengths, length, most or length)
     _, first_pieces, windows = np.unique(windows, return_index=True, return_inverse=True)
     windows = np.argsort(np.argsort(first_pieces))[windows]  # samples in the order of their first texts
-    order = np.argsort(windows, kind="stable")  # in a sample: in the order of the texts
+    order = np.argsort(windows, kind="stable")  # pieces of a sample stay in the order of the texts
     begins = np.searchsorted(windows[order], np.arange(len(first_pieces) + 1))
     return Packing(length, begins, texts[order], offsets[order], lengths[order])
 
 
 def _windows_by_fit(lengths: np.ndarray, length: int, most: int) -> np.ndarray:
-    """Return the sample of each piece, (P,). Pieces of equal length are placed together, the longest pieces first: in
-    the samples with the least sufficient room, then in new samples. A sample with `most` pieces has no room."""
+    """Return the number of the sample into which each piece is put, (P,). The longest pieces come first, and pieces of
+    equal length are placed together. A piece is put into the sample with the least room that is enough, or into a new
+    sample. A sample with `most` pieces has no room."""
     import numpy as np
 
     found = np.empty(len(lengths), np.int64)

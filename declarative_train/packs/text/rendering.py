@@ -30,7 +30,7 @@ BEGIN, END, TURN = "\ufdd0", "\ufdd1", "\ufdd2"
 """Marks in the output: `{% generation %}` is between BEGIN and END; TURN encloses the place of a loop and the number of
 its message. Unicode reserves these code points, so that no text has them."""
 
-_LEFT_OUT = ("random", "urlize", "xmlattr")  # not deterministic; for web pages
+_LEFT_OUT = ("random", "urlize", "xmlattr")  # the first is not deterministic, the others are for web pages
 
 
 class RenderError(Exception):
@@ -72,8 +72,8 @@ class Rendering:
         return _extract_spans(self._render(self._template, names))
 
     def turns(self, names: Mapping[str, object]) -> tuple[str, list[tuple[int | None, int, int]]]:
-        """Render the template with the variables `names`. Return (text, its passages as (message, begin, end)).
-        `message` is the number, from 0, of the message whose iteration of a loop writes the passage; None outside such
+        """Render the template with the variables `names`. Return (text, passages), each passage as (message, begin,
+        end). `message` is the number, from 0, of the message for which a loop writes the passage; None outside such
         loops. Raises RenderError."""
         return _extract_turns(_extract_spans(self._render(self._template_of_turns, names))[0])
 
@@ -100,7 +100,7 @@ class Rendering:
             raise RenderError("the template calls itself without end") from None
         except MemoryError:
             raise
-        except Exception as error:  # any exception in here is a mistake of the template
+        except Exception as error:  # any exception while rendering is a mistake of the template
             raise RenderError(f"the template fails: {type(error).__name__}: {str(error)[:200]}") from None
         return "".join(pieces)
 
@@ -139,8 +139,9 @@ def _extract_spans(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _extract_turns(text: str) -> tuple[str, list[tuple[int | None, int, int]]]:
-    """Remove the marks TURN from a text. Return (text, passages between the marks). After an inner loop over messages,
-    text belongs to the message of the outer loop again."""
+    """Remove the marks TURN from a text. Return (text, passages between the marks), each passage as (number of its
+    message or None, begin, end). Text after an inner loop over messages belongs to the message of the outer loop again.
+    """
     kept: list[str] = []
     found: list[tuple[int | None, int, int]] = []
     size = 0
@@ -204,8 +205,8 @@ class _Environment(BoundedEnvironment):
         self.clock.look()
 
     def mark_turn(self, loop: int, item: Any = None) -> str:
-        """Return the mark that precedes the text of one iteration of loop number `loop`. `item`: the value of the
-        loop's variable; if it is not a message, the mark is "". Without `item`: the mark for the end of the loop."""
+        """Return the mark that is written before the text of one iteration of loop number `loop`, or without `item` at
+        the end of the loop. `item`: value of the loop's variable; if it is not a message, return "" (no mark)."""
         number = "" if item is None else getattr(item, "number", None)
         return "" if number is None else f"{TURN}{loop}:{number}{TURN}"
 
@@ -250,9 +251,9 @@ class _CheckInserter(NodeTransformer):
 
 
 class _TurnInserter(NodeTransformer):
-    """Transformer of a template's syntax tree, which adds marks to the text: at each iteration and at the end of each
-    loop, and where a loop over a range assigns a message to a variable. Text that a template captures as a value gets
-    no marks, because the template may process it."""
+    """Transformer of a template's syntax tree that adds statements which write marks (TURN) into the text. A mark is
+    written at each iteration and at the end of each loop, and where a loop over a range assigns a message to a
+    variable. Text that a template stores in a variable gets no marks, because the template may process it."""
 
     def __init__(self) -> None:
         self._num_loops = 0
@@ -292,7 +293,7 @@ def _call_node(name: str, given: Sequence[nodes.Expr]) -> nodes.Call:
 class _Namespace(Namespace):
     """Jinja's `namespace` for untrusted templates. Names that begin with `_` raise an error."""
 
-    def __init__(*args: Any, **kwargs: Any) -> None:  # so that a template can use the name `self`
+    def __init__(*args: Any, **kwargs: Any) -> None:  # no name `self`, which a template may give as a keyword
         self, given = args[0], dict(*args[1:], **kwargs)
         for name in given:
             _check_name(name)

@@ -54,7 +54,7 @@ class SampleWriter:
         needed = draws(plan.graph, plan.plugins)
         self._randomness = Randomness(plan.seed, (engine.dp_rank, _SAMPLES), engine.device, needed=needed)
         self._num_rows = len(samples.tokens)
-        if plan.training.compile:  # the batch size of evaluations: another size would be compiled again
+        if plan.training.compile:  # a multiple of the evaluations' batch size: another size would be compiled again
             self._num_rows += -self._num_rows % plan.evaluation.batch_size
 
     def __call__(self, step: int) -> TextsWritten:
@@ -90,8 +90,9 @@ class SampleWriter:
         )
 
     def _decode_continuation(self, given: tuple[int, ...], whole: list[int]) -> str:
-        """Return the text after the prompt. `given`: tokens of the prompt; `whole`: tokens of prompt and continuation.
-        They are decoded together, because a token may be only a part of a character or begin with a blank."""
+        """Return the text of the continuation. `given`: tokens of the prompt. `whole`: tokens of prompt and
+        continuation, which are decoded together, because a token may be only a part of a character or begin with a
+        blank."""
         decode = self._words.tokenizer.decode
         before, both = decode(given), decode(whole)
         return both[len(before) :] if both.startswith(before) else decode(whole[len(given) :])

@@ -17,16 +17,20 @@ if TYPE_CHECKING:
     from declarative_train.data.spec import FieldSpec
     from declarative_train.plan.plan import Plan
 
-_CONTEXT = ("max_position_embeddings", "n_positions")  # of a config, in tokens
+_CONTEXT = ("max_position_embeddings", "n_positions")  # keys of a config: number of tokens that the model can read
 _EXAMPLE = [{"role": "user", "content": "a"}, {"role": chat.ASSISTANT, "content": "b"}]
 
 
 @dataclass(frozen=True, slots=True)
 class TextOutput:
-    """Output of a model that predicts text. `output`: name of the output with logits (T, V) of the next token at each
-    of T positions. `field`: the field with the tokens; `length`: tokens of a sample; `context`: how many of these the
-    model reads. `reads`: {batch entry that the model needs: the output of the token field that it is}; `others`: other
-    batch entries that it needs."""
+    """Output of a model that predicts text.
+
+    output   name of the output with the logits (T, V) of the next token at each of T positions
+    field    name of the field with the tokens
+    length   tokens of a sample
+    context  number of these tokens for which the model has logits
+    reads    name of a batch entry that the model reads -> output of the token field (`ids`, `mask`, ...) that it is
+    others   names of other batch entries that the model reads"""
 
     output: str
     field: str
@@ -53,9 +57,9 @@ def find_text_output(plan: Plan) -> TextOutput | None:
 
 
 def policy(plan: Plan) -> TextOutput | None:
-    """Return the output that predicts the next token in a plan without a `cross_entropy` that reads it, such as
-    preference optimisation. It is the node with trained parameters whose logits of all tokens the objective reads.
-    Return None if there is not exactly one such node."""
+    """Return the output that predicts the next token in a plan without a `cross_entropy`, such as preference
+    optimisation. It is the only node that has trained parameters and whose output, read by the objective, is logits of
+    all tokens. Return None if there is not exactly one such node."""
     graph = prune(plan, list(dict.fromkeys(term.input for term in plan.objective.terms)))
     read = {edge for node in graph.nodes for edge in node.inputs.values()}
     trained = [parameter.name for parameter in plan.parameters if not parameter.frozen]
@@ -94,8 +98,9 @@ def _read_output(plan: Plan, output: str) -> TextOutput | None:
 
 
 def context_of_published(plan: Plan, found: TextOutput) -> int | None:
-    """Return the number of tokens that the published model with which training began can read, according to its config
-    and the node's params. Return None if there is no such model, or its config does not say."""
+    """Return the number of tokens that a published model can read, if training began with its weights. The number is in
+    the model's config and the node's params. Return None if no published model was used, or if its config does not have
+    the number."""
     graph = prune(plan, [found.output])
     started = {each.node for each in plan.weights if each.tensors is not None}
     lengths = []
@@ -118,8 +123,8 @@ def _is_tokens(field: FieldSpec) -> bool:
 
 @dataclass(frozen=True)
 class TextCodec:
-    """Converter between text and the tokens on which a model was trained. `ends`: tokens that end a text or an answer,
-    if the model learned them. `is_chat`: the model was trained on dialogues."""
+    """Converter between text and the tokens on which a model was trained. `ends`: tokens at which generation stops,
+    because they end a text or an answer in the training data. `is_chat`: the model was trained on dialogues."""
 
     tokenizer: Tokenizer
     field: TokensField | None = None
@@ -142,8 +147,7 @@ class TextCodec:
         return cls(found, own, ends | _ends(own, found), is_chat=True)
 
     def encode(self, text: str) -> list[int]:
-        """Encode the beginning of a text, to be continued: with the tokens that begin a text, but not those that end
-        it."""
+        """Encode a text that the model will continue. Tokens that begin a text are added, but not those that end it."""
         plain = self.tokenizer.encode(text, adds_special=False)
         if self.field is None:
             return plain

@@ -23,7 +23,7 @@ from declarative_train.packs.text.packing import Packing, join_packings, pack, p
 from declarative_train.packs.text.tokenizer import Tokenizer
 from declarative_train.packs.text.tokens import TokensField
 
-_PROBED = 16  # texts that a cache's name is made of, too
+_PROBED = 16  # number of texts whose content is part of the cache key
 
 
 def is_of_tokens(part: FieldReader) -> bool:
@@ -33,11 +33,11 @@ def is_of_tokens(part: FieldReader) -> bool:
 def read_tokens(
     table: Table, rows: SetRows, parts: Sequence[FieldReader], *, skips: bool = False
 ) -> tuple[Table, SetRows, tuple[FieldReader, ...]]:
-    """Return (table, rows, readers of the fields) that read tokens in place of texts. If texts are packed, the table
-    has a row for each sample.
+    """Return a table whose columns of texts are replaced by tokens, as (table, rows of the set, readers of the fields).
+    If texts are packed, the table has a row for each sample instead of each text.
 
-    `skips`: leave rows without a text out of all samples. Raises BadSampleError and SourceError.
-    """
+    `rows`: rows of the set in `table`. `parts`: readers of the fields. `skips`: rows without a text are not used in any
+    sample. Raises BadSampleError and SourceError."""
     mine = {base_of(part.name): part for part in reversed(parts) if is_of_tokens(part)}
     if not mine or isinstance(table, TextRows | PackedRows):
         return table, rows, tuple(parts)
@@ -63,7 +63,8 @@ def field_of(part: FieldReader) -> TokensField:
 
 
 def column_of(name: str, field: TokensField) -> Column:
-    """Return the column of tokens that replaces a column of texts, for one output of the field `name`."""
+    """Return the column of tokens that replaces the columns of texts of the field `name`, for one output of this
+    field."""
     return Column(f"{field.output} of {name}", layout.DTYPES[field.output], (field.longest,))
 
 
@@ -101,11 +102,11 @@ def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens
 
 
 def _about(table: Table, part: FieldReader, found: Tokenizer) -> object:
-    """Return everything on which the tokens depend, as a cache key; None if changes of the texts cannot be detected.
+    """Return the key under which the tokens are cached: everything on which they depend, as JSON value. Return None if
+    the table has no files, because changes of its texts cannot be detected.
 
     The key has the files, some of their texts (which depend on how the source reads the files), the tokenizer, and the
-    keys that add tokens to a text.
-    """
+    keys that add tokens to a text."""
     if not table.files:
         return None
     files = []
@@ -122,8 +123,8 @@ def _about(table: Table, part: FieldReader, found: Tokenizer) -> object:
 
 
 def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, str, str]]:
-    """Yield (field, message, hint) for each field whose chat template does not read some keys of the messages. `table`:
-    the table with the messages; `found`: {field: its tokens}."""
+    """Yield (name, message, hint) for each field whose chat template does not read some keys of the messages. `table`:
+    the table with the messages. `found`: tokens of each field, by name."""
     for name, tokens in found.items():
         if tokens.unread:
             keys = ", ".join(
@@ -136,8 +137,8 @@ def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, st
 
 
 class TextRows(Table):
-    """Table with the columns of another table, and the tokens of its texts. `reads_files`: other columns are read from
-    files, so that reading a row costs as much as reading its block."""
+    """Table with the columns of another table, and the tokens of its texts. `reads_files`: some fields are not tokens
+    and are read from files, so that reading a row costs as much as reading the block that contains it."""
 
     def __init__(self, table: Table, fields: dict[str, tuple[TokensField, Tokens]], *, reads_files: bool) -> None:
         self.source, self.fields = table, fields
@@ -214,7 +215,8 @@ class PackedField:
         self.sizes = ends - self._starts
 
     def lay_out(self, samples: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
-        """Return {output: array} of these samples, with the pieces of each sample joined."""
+        """Return a dict from each of `outputs` to its array for the samples with the numbers `samples`. A row of an
+        array is the pieces of one sample, one after the other."""
         packing, tokens = self.packing, self.tokens
         firsts = packing.begins[samples]
         counts = packing.begins[samples + 1] - firsts
@@ -229,8 +231,8 @@ class PackedField:
 
 
 class PackedRows(Table):
-    """Table with one row for each sample of packed texts; a sample has the same texts in all fields. Its columns of
-    texts are only for display. `source`: the table of the texts."""
+    """Table with one row for each sample of packed texts. A sample has the same texts in all fields. `source`: the
+    table of the texts. The columns of texts are decoded from tokens, only for display."""
 
     def __init__(self, table: Table, fields: Mapping[str, tuple[FieldReader, Tokens]], chosen: np.ndarray) -> None:
         self.fields = {name: PackedField(part, tokens, chosen) for name, (part, tokens) in fields.items()}
@@ -283,8 +285,8 @@ class PackedRows(Table):
 
 
 def _pack(fields: Sequence[TokensField], sizes: Sequence[np.ndarray]) -> list[Packing]:
-    """Return the packing of each field. With a single field, texts may be divided over samples. `sizes`: for each
-    field, the tokens of each text."""
+    """Pack the texts, and return the packing of each field. A single field may divide a text over samples; several
+    fields may not. `sizes`: for each field, the number of tokens of each text."""
     if len(fields) > 1:
         return pack_together(sizes, [field.longest for field in fields], fields[0].texts)
     assert fields[0].pack is not None

@@ -44,8 +44,8 @@ PATH_KEYS = ("tokenizer", "template")
 
 
 def is_path(value: str) -> bool:
-    """Return whether the value of a recipe's key for a tokenizer or template is a path, not the word `bytes` and not
-    the text of a template."""
+    """Return whether a recipe's value for a key `tokenizer` or `template` is a path. Otherwise it is the word `bytes`
+    or the text of a template."""
     return value != BYTES and not is_inline(value)
 
 
@@ -55,8 +55,9 @@ def is_inline(template: str) -> bool:
 
 
 class Tokenizer(ABC):
-    """Tokenizer. `num_tokens`: token numbers are 0 to num_tokens - 1. `special`: {bos, eos, pad or unk: number of the
-    token}, as far as they exist. `chat_template`: Jinja text. `sha256`: hash that identifies the tokenizer."""
+    """Tokenizer. Token numbers are 0 to `num_tokens` - 1. `special`: numbers of those of the special tokens bos, eos,
+    pad and unk that exist, by these names. `chat_template`: Jinja text. `sha256`: hash that identifies the tokenizer.
+    """
 
     num_tokens: int
     special: Mapping[str, int]
@@ -74,8 +75,8 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return (tokens of a text, (begin, end) of each in the text), without tokens that the tokenizer puts around a
-        text."""
+        """Return the tokens of a text, and the (begin, end) of each token in the text. Tokens that the tokenizer puts
+        around a text are not added."""
 
     @abstractmethod
     def decode(self, tokens: Sequence[int], *, skips_special: bool = True) -> str: ...
@@ -89,9 +90,9 @@ class Tokenizer(ABC):
         """Return the text of the token with this number."""
 
     def role(self, role: str, asked: bool | str) -> int | None:
-        """Return the number of the token for `role` (such as eos). `asked`: the value in the recipe: `true` is the
-        tokenizer's token for this role; a text is the text of the token; for `false`, return None. Raises
-        TokenizerError."""
+        """Return the number of the token for `role`, such as eos. `asked`: value of this key in the recipe. With true
+        it is the tokenizer's own token for this role, with a text the token of this text; with false, return None.
+        Raises TokenizerError."""
         if asked is False:
             return None
         if isinstance(asked, str):
@@ -163,7 +164,7 @@ class _FileTokenizer(Tokenizer):
         adds; `is_made`: `content` was converted from a sentencepiece model."""
         self._found = found
         self.converted_files = {path: content} if is_made else {}
-        found.no_truncation()  # the field's `length` decides
+        found.no_truncation()  # only the field's `length` cuts texts
         found.no_padding()
         if any(added):
             self.published_file = _add_tokens(found, file, added)
@@ -318,9 +319,9 @@ def _read_side_files(path: str) -> dict[str, bytes]:
 
 
 def _side_path(path: str, name: str) -> str:
-    """Return the path of a side file of the tokenizer file `path`, in the same folder. It has the name `name` if the
-    tokenizer file has a usual name. For another file, such as `a.json`, it has the name `a.NAME`, because a folder may
-    have several tokenizers."""
+    """Return the path of the side file `name` (such as a config) that belongs to the tokenizer file `path`. It is in
+    the same folder. If the tokenizer file has an unusual name, such as `a.json`, its side files are `a.NAME`, because a
+    folder may have several tokenizers."""
     folder, _, file = path.rpartition("/")
     stem = "" if file in (FILE, *OF_SENTENCEPIECE) else f"{file.removesuffix('.json').removesuffix('.model')}."
     return f"{folder}/{stem}{name}" if folder else f"{stem}{name}"
@@ -330,8 +331,8 @@ def _side_path(path: str, name: str) -> str:
 
 
 def copies(components: Iterable[Mapping[str, object]]) -> dict[str, bytes]:
-    """Return {name in a checkpoint: content} of the files of the tokenizers and chat templates that the components
-    name. Raises TokenizerError."""
+    """Return the files of tokenizers and chat templates that a checkpoint must contain, as a dict from the name in the
+    checkpoint to the content. `components`: sources and fields, which name these files. Raises TokenizerError."""
     found: dict[str, bytes] = {}
     for component in components:
         template = component.get("template")
@@ -357,8 +358,8 @@ def _read(path: str) -> bytes:
 
 
 def make_published_files(found: Tokenizer) -> dict[str, bytes]:
-    """Return {name: content} of a tokenizer's files in the form in which models are published. If the tokenizer has no
-    config, one with the names of its special tokens is added. Raises TokenizerError."""
+    """Return the files of a tokenizer as they are published with a model, as a dict from name to content. If the
+    tokenizer has no config, one with its special tokens is added. Raises TokenizerError."""
     files = {}
     for path in found.files:
         name = next((other for other in SIDE_FILES if path.endswith(other)), FILE)
@@ -403,9 +404,9 @@ def _read_config(side_files: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _role(role: str, config: Mapping[str, Any], numbers: Mapping[str, int], file: Mapping[str, Any]) -> int | None:
-    """Return the number of the token for a role such as `eos`, or None. It is the token that the tokenizer's config
-    names. Otherwise it is the padding token of the tokenizer's JSON `file`, or a special token with a usual name for
-    the role. `numbers`: {token: its number}."""
+    """Return the number of the token for a role such as `eos`; None if there is none. It is the token that the
+    tokenizer's config names. If the config names none, it is the padding token of the tokenizer's JSON `file`, or a
+    special token with a usual name for the role. `numbers`: number of each token, by its text."""
     named = config.get(f"{role}_token")
     if isinstance(named, dict):
         named = named.get("content")
@@ -421,6 +422,6 @@ def _template(config: Mapping[str, Any], side_files: Mapping[str, bytes]) -> str
     if TEMPLATE in side_files:
         return side_files[TEMPLATE].decode("utf-8", "replace")
     found = config.get("chat_template")
-    if isinstance(found, list):  # several templates with names
+    if isinstance(found, list):  # a list of {name, template}
         found = next((each.get("template") for each in found if each.get("name") == "default"), None)
     return found if isinstance(found, str) else None

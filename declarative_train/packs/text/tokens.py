@@ -276,8 +276,8 @@ class TokensField(Field):
         return values[0] if values[0].dtype != object else self.lay_out(values, columns)
 
     def lay_out(self, values: Sequence[np.ndarray], columns: Sequence[Column]) -> np.ndarray:
-        """Encode the texts in `values`, the values of the field's columns. Return the array of the field's output, one
-        row for each text. Raises BadValueError."""
+        """Encode texts and arrange them as rows of the field's length. Return the field's output as an array with one
+        row for each text. `values`: values of the field's columns. Raises BadValueError."""
         found = self.open_tokenizer()
         texts, flags = [], []
         for row, value in enumerate(self.join_columns(values)):
@@ -289,8 +289,8 @@ class TokensField(Field):
         return layout.rows((self.output,), pieces, self.longest, self.pad_of(found))[self.output]
 
     def join_columns(self, values: Sequence[np.ndarray]) -> Sequence[object]:
-        """Return for each row the value that `encode` accepts: the text, or a tuple with a value for each key that
-        names a column."""
+        """Return for each row the value that `encode` accepts. It is the text if the field has one column, otherwise a
+        tuple with the value of each key that names a column. `values`: values of the field's columns."""
         if len(self._columns) == 1:
             return cast("list[object]", values[0].tolist())
         return list(zip(*(values[place].tolist() for place in self._places.values()), strict=True))
@@ -305,8 +305,8 @@ class TokensField(Field):
         return dict(zip(self._columns, (value,) if len(self._columns) == 1 else value, strict=True))
 
     def encode(self, value: Any, columns: Sequence[Column], row: int, found: Tokenizer) -> Encoded:
-        """Encode the value of one row, without cutting its tokens. Raises BadValueError, with `truncate: error` also
-        for a text that is too long."""
+        """Encode the value of one row (from `join_columns`), without cutting the tokens to the length of a sample.
+        Raises BadValueError, with `truncate: error` also for a text that is too long."""
         if (key := self.missing_key(value)) is not None:
             name, hint = columns[self._places[key]].name, "leave the row out, or write a text there"
             raise BadValueError("missing", name, f"`{name}` misses a text", row=row, help=hint)
@@ -359,8 +359,9 @@ class TokensField(Field):
     def _add_ends(
         self, tokens: list[int], trained: list[bool] | None, found: Tokenizer, *, learns_end: bool
     ) -> tuple[list[int], list[bool] | None]:
-        """Return (tokens of a text with `bos` and `eos` added unless it has them, the `trained` flags of all tokens or
-        None). `learns_end`: whether `eos` is to be predicted."""
+        """Add the tokens `bos` and `eos`, if the field has them and the text does not begin or end with them. Return
+        (tokens, flags). `trained`: for each token, whether it is to be predicted; None: all are. `learns_end`: this
+        flag for `eos`."""
         first, last = found.role("bos", self.bos), found.role("eos", self.eos)
         if first is not None and tokens[:1] != [first]:
             tokens = [first, *tokens]
@@ -371,8 +372,8 @@ class TokensField(Field):
         return tokens, trained
 
     def cut_to_length(self, start: Any, stop: Any) -> tuple[Any, Any]:
-        """Cut a range of tokens to the length of a sample, at its start or end (key `truncate`). Return its new start
-        and stop; all are numbers, or arrays of numbers."""
+        """Cut a range of tokens to the length of a sample, at its start or end (key `truncate`). Return the new (start,
+        stop). `start`, `stop`: numbers, or arrays for many ranges."""
         import numpy as np
 
         if self.truncate == "start":
@@ -394,8 +395,8 @@ class TokensField(Field):
 
 
 class _TokenizerTally(Tally):
-    """Record of a field's tokenizer among the field's statistics, for use when the tokenizer's file is missing. It
-    reads no rows."""
+    """Statistics of a token field: number of tokens and hash of its tokenizer. Because of them, the range of the tokens
+    is known also when the tokenizer's file is missing. No rows are read."""
 
     needs_rows = False
 

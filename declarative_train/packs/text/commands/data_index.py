@@ -14,8 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def misuse(args: argparse.Namespace) -> None:
-    """Return None. (In other commands, this function reports arguments that were given to the wrong subcommand; this
-    command has no arguments.)"""
+    """Return None: this command has no arguments that another command could be given. (The interface requires this
+    function.)"""
 
 
 def run(args: argparse.Namespace) -> int:

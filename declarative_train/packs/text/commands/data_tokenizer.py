@@ -92,7 +92,7 @@ def _train(args: argparse.Namespace) -> int:
 
 class _Texts:
     """Iterator over the texts on which a tokenizer is trained. `sources`: (table, column, rows) of the texts; None
-    after an error, which was printed; `code` is the exit code for it."""
+    after an error. The error was printed, and `code` is its exit code."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.num_texts, self.sample, self.code = 0, list[str](), 2

@@ -49,8 +49,8 @@ class LatentHeads:
 
 
 class LatentAttentionModule(nn.Module):
-    """x (B, ..., T, D), segments and positions (B, ..., T) integers or None -> (B, ..., T, D). `num_positions`: the
-    largest position plus one, if positions are given."""
+    """Latent attention of x (B, ..., T, D), result (B, ..., T, D). Segments and positions are integers (B, ..., T) or
+    None. `num_positions`: the largest position plus one, if positions are given."""
 
     def __init__(self, width: int, heads: LatentHeads, dtype: torch.dtype, num_positions: int = 0) -> None:
         super().__init__()
@@ -91,8 +91,8 @@ class LatentAttentionModule(nn.Module):
         return restore_dims(self._join(y_NHTV), x)
 
     def project(self, x: Tensor, start: int = 0, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries and keys (B, H, T, K) and values (B, H, T, V) of `x`. Its positions count from `start`, unless
-        `positions` are given."""
+        """Return queries and keys (B, H, T, K) and values (B, H, T, V) of `x`. Without `positions`, the first position
+        of `x` has the number `start`."""
         sizes, number = self.latent_heads, self.heads.num_heads
         queries = self.query(x) if sizes.query_rank is None else self.query_up(self.query_norm(self.query_down(x)))
         q_BHTK = queries.unflatten(-1, (number, -1)).transpose(1, 2)
@@ -124,6 +124,6 @@ class LatentAttentionModule(nn.Module):
 
 
 def _put_pairs_apart(x: Tensor) -> Tensor:
-    """Reorder the last dimension of x (..., K): first the first elements of all neighbouring pairs, then the second
-    ones. Queries and keys are reordered in the same way, so their products stay the same."""
+    """Return x (..., K) with its last dimension reordered: all elements with even index, then all with odd index.
+    Products of queries and keys stay the same, because both are reordered."""
     return x.view(*x.shape[:-1], -1, 2).mT.flatten(-2)
