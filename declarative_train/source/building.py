@@ -1,8 +1,8 @@
-"""Builder of the tree of nodes from YAML parser events. It uses a stack in place of recursion, with limits on depth and
+"""Builder of the tree of nodes from YAML parser events. It uses a stack instead of recursion, with limits on depth and
 size.
 
-It reports mistakes that are valid YAML but no valid recipe: duplicate keys, empty values, tags, keys that are not text,
-aliases that expand without limit. An unquoted `{{ }}`, which YAML reads as a mapping, becomes the intended text.
+It reports mistakes that are valid YAML but not a valid recipe: duplicate keys, empty values, tags, keys that are not
+text, aliases that expand without limit. An unquoted `{{ }}`, which YAML reads as a mapping, becomes the intended text.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ _PROPERTIES = re.compile(r"(?:(?:!<[^>]*>|[&!][^\s,\[\]{}]*)[ \t\r\n]*)+")
 
 
 class Stop(Exception):  # noqa: N818 (not an error: the mistake is reported already)
-    """Exception that stops reading a file after a mistake, which is in the diagnostics already."""
+    """Exception that ends the reading of a file after a mistake, which is already reported."""
 
 
 class _OpenCollection:
-    """Mapping or list whose end has not been read yet. `start`: offset of its first character. `mistakes`: number of
-    diagnostics that existed when it began."""
+    """Mapping or list whose end has not been read yet. `start`, `place`: offset, and (line, column), of its first
+    character. `known`: the numbers of diagnostics (`mistakes`) and of nodes (`first_node`) when it began.
+    """
 
     __slots__ = (
         *("anchor", "column", "entries", "first_node", "flow", "has_empty", "height", "is_plain", "items", "key"),
@@ -69,18 +70,19 @@ class _OpenCollection:
         self.merges: list[tuple[int, Scalar, Node]] = []
         self.names: dict[str, Scalar] = {}
         self.key: Scalar | None = None
-        self.pieces: list[Scalar] = []  # parts of a value with an open round bracket, cut at commas
+        self.pieces: list[Scalar] = []  # of a value such as `(1, 2)`, which YAML cuts at the comma
         self.skip_value = self.has_empty = self.template = False
         self.is_plain = True
         self.height = 0
 
 
 class Builder:
-    """Builder of the tree of nodes of one YAML text. `repairs`: {offset: original text} of the parts that were
-    replaced by a row of `x` of the same length, so that the parser accepts the text.
+    """Builder of the tree of nodes of one YAML text. `begin`: offset in `lines` where the parsed text begins.
+    `repairs`: {offset: original text} of the places where the text was replaced by a row of `x` of the same length, so
+    that the parser accepts it.
 
-    The line and column numbers of the parser are used if they equal those of `lines`: the parsed text is the whole
-    file as typed, without a byte order mark and without the additional line breaks of YAML 1.1.
+    Positions are computed from offsets, because the parser counts lines and columns differently after a byte order
+    mark, a repair or a line break of YAML 1.1. Without these, the parser's own numbers are used, which is faster.
     """
 
     def __init__(self, lines: Lines, begin: int, repairs: dict[int, str]) -> None:
@@ -130,7 +132,7 @@ class Builder:
             span = Span(self.lines.path, first.line + 1, first.column + 1, last.line + 1, last.column + 1)
             return self._plain(text, start, end, span)
         if event.tag is not None and not text and not style:
-            text = self.lines.text[event.start_mark.index + self.begin : end].strip()  # the tag was meant as text
+            text = self.lines.text[event.start_mark.index + self.begin : end].strip()  # the user meant the tag as text
             return Scalar(text, text, self.lines.span(event.start_mark.index + self.begin, end))
         if style in ("'", '"'):
             self.last_quote = (start, end)
@@ -165,8 +167,9 @@ class Builder:
         )
 
     def _skip_properties(self, event: Any, start: int, end: int) -> int:
-        """Return the offset of the value in a node from `start` to `end`, after its anchor and tag, if any. Report the
-        tag, which recipes must not have."""
+        """Return the offset at which a value begins, after its anchor and tag. Report a tag, because recipes must not
+        have tags. `start`, `end`: offsets of the value with its anchor and tag.
+        """
         found = _PROPERTIES.match(self.lines.text, start)
         stop = (
             min(found.end(), end) if found and isinstance(event, yaml.ScalarEvent) else found.end() if found else start
@@ -221,8 +224,9 @@ class Builder:
         self._add(node, frame.anchor, self._num_nodes - frame.first_node, frame.height + 1)
 
     def _span(self, frame: _OpenCollection, end: int, values: list[Node]) -> Span:
-        """Return the span of a collection: from its opening to its closing bracket or, if it has no brackets, from its
-        start to the end of its last value."""
+        """Return the span of a collection. It goes from bracket to bracket or, without brackets, from the start of the
+        collection to the end of its last value.
+        """
         if frame.flow:
             return self.lines.span(frame.start, end)
         line, column = frame.line, frame.column
@@ -233,8 +237,9 @@ class Builder:
         return Span(self.lines.path, line, column, line, column)
 
     def _merge(self, frame: _OpenCollection) -> None:
-        """Insert the entries of each merge key `<<: *base` at the position of that key. Keys written in the mapping
-        itself win."""
+        """Insert the entries of each merge key `<<: *base` at the position of that key. If the mapping itself has a
+        key, its own value is kept.
+        """
         own = {entry.name for entry in frame.entries}
         for position, key, value in reversed(frame.merges):
             sources = value.items if isinstance(value, Sequence) else (value,)
@@ -271,7 +276,7 @@ class Builder:
             return
         self._add(Scalar(f"*{event.anchor}", f"*{event.anchor}", span), None)
 
-    # --- putting a node where it belongs ------------------------------------------------------------------------
+    # --- adding a node to the open collection -------------------------------------------------------------------
 
     def _add(self, node: Node, anchor: str | None, size: int = 0, height: int = 0) -> None:
         self._num_nodes += 1
@@ -340,7 +345,7 @@ class Builder:
             return
         if isinstance(node, Scalar):
             if node.value is None and node.is_empty:
-                node = Scalar(None, "", key.span)  # it has no place: messages point at its key
+                node = Scalar(None, "", key.span)  # an empty value has no position, so it gets that of its key
                 frame.has_empty = True
             elif node.span.line > key.span.line and not node.quoted and lexing.KEY_WITHOUT_SPACE.fullmatch(node.text):
                 self._report_missing_space(node.span)
@@ -361,8 +366,9 @@ class Builder:
             self._report(empty_value(entry.key.span, entry.name, following, flow=frame.flow))
 
     def _is_decimal_comma(self, before: Node, key: Scalar) -> bool:
-        """Return whether `before` and `key` are the two halves of one number with a decimal comma (`0,001`). If they
-        are, report the number, and remove earlier diagnostics at the position of `key`."""
+        """Return whether `before` and `key` are the two halves of one number with a decimal comma (`0,001`). If so,
+        report the number instead of earlier diagnostics at the position of `key`.
+        """
         at, number = key.span, before.span
         if not (isinstance(before, Scalar) and type(before.value) is int and key.text.isdigit()):
             return False
@@ -376,8 +382,9 @@ class Builder:
         return True
 
     def _repair_cut_value(self, frame: _OpenCollection, piece: Scalar, *, is_mapping: bool) -> bool:
-        """Handle a value such as `(1, 2)`, which YAML cuts at its commas. Keep each piece; at the last one, report the
-        mistake, put the whole value in place of the pieces and return True. Otherwise return False."""
+        """Collect the pieces into which YAML cuts a value such as `(1, 2)` at its commas. Return True if `piece` is the
+        last one: the mistake is then reported, and the whole value replaces the pieces.
+        """
         pieces = [*frame.pieces, piece]
         open_brackets = num_open(pieces)
         frame.pieces = pieces if open_brackets > 0 and not piece.quoted else []

@@ -10,8 +10,9 @@ from declarative_train.source.node import Mapping, Node, Path, find
 
 
 class SourceFile(NamedTuple):
-    """Text of one file of a recipe. `role`: recipe, base (`extends`), with (`--with`), block (a block that dtrain
-    ships)."""
+    """Text of one file of a recipe. `role`: `recipe`, `base` (named by `extends`), `with` (named by `--with`), or
+    `block` (a block that dtrain ships).
+    """
 
     path: str
     text: str
@@ -19,7 +20,7 @@ class SourceFile(NamedTuple):
 
     @property
     def sha256(self) -> str:
-        from hashlib import sha256  # only a plan needs it
+        from hashlib import sha256  # imported here, because only a plan needs it
 
         return sha256(self.text.encode("utf-8", errors="surrogatepass")).hexdigest()
 
@@ -39,17 +40,17 @@ class Dropped(NamedTuple):
 
 class Document(NamedTuple):
     """Merged recipe, before its templates are rendered. `complete` is False if a base or a `--with` file could not be
-    read; values may then be missing, so checks do not report missing values.
+    read. Checks then do not report missing values, because that file may have them.
 
-    `base_orders`: {path of a mapping: its keys in the order of the first file}, for each mapping whose keys later
-    files changed. The first file is the merged `extends`, or the recipe if it extends nothing. A new key between two
-    layers changes the default input of a layer; `base_orders` shows where (docs/decisions.md, Q3).
+    `base_orders`: {path of a mapping: its keys in the order of the first file}, for each mapping whose keys later files
+    changed. The first file is the merged `extends`, or the recipe if it extends nothing. `base_orders` shows where a
+    later file inserts a node between two others, which changes the default input of the second (docs/decisions.md, Q3).
     """
 
     path: str
     root: Mapping
     files: tuple[SourceFile, ...]
-    overrides: tuple[str, ...] = ()  # the options as spans name them: `--set training.epochs=3`
+    overrides: tuple[str, ...] = ()  # options as they are written in spans: `--set training.epochs=3`
     dropped: tuple[Dropped, ...] = ()
     base_orders: MappingABC[Path, tuple[str, ...]] = {}
     complete: bool = True
@@ -58,5 +59,5 @@ class Document(NamedTuple):
         return find(self.root, path)
 
     def texts(self) -> MappingABC[str, str]:
-        """Return every source text, by the path that spans give it. A `--set` option is its own path and text."""
+        """Return {path of a file, as spans give it: its text}. For a `--set` option, both are the option."""
         return {file.path: file.text for file in self.files} | {option: option for option in self.overrides}

@@ -1,7 +1,8 @@
-"""Lexer of one line of YAML without a parser: key, value and comment, ends of quotes and brackets, and values in round
-brackets that YAML has cut at their commas.
+"""Lexer of a single line of YAML, used for lines that the YAML parser rejects, so that a message can say what the user
+meant.
 
-It is used only for lines that the YAML parser rejects, so that the message can say what the user meant.
+It finds keys, values, comments, and the ends of quotes and brackets. A "cut value" is a value in round brackets, such
+as `(1, 2)`, which YAML cuts into pieces at its commas.
 """
 
 from __future__ import annotations
@@ -105,10 +106,11 @@ def bare_templates(line: str) -> list[tuple[int, int]]:
 
 
 def flow_value(line: str, at: int) -> tuple[int, int]:
-    """Return (start, end) of the value around offset `at` inside `[ ]` or `{ }`: it begins after the previous `: `,
-    comma or opening bracket, ends before the next comma or closing bracket, and may contain nested brackets."""
+    """Return (start, end) of the value around offset `at` inside `[ ]` or `{ }`. The value begins after the previous `:
+    `, comma or opening bracket, and ends before the next comma or closing bracket. It may contain nested brackets.
+    """
     start = at
-    depth = 0  # nesting depth of the value's own brackets, from its end
+    depth = 0  # number of closed brackets whose opening one is still to the left
     while start > 0:
         before = line[start - 1]
         if before in ")]}":
@@ -138,13 +140,16 @@ _TUPLE = re.compile(r"\([^()]*\)")
 
 
 def num_open(pieces: SequenceABC[Scalar]) -> int:
-    """Return the number of round brackets that are opened but not closed in the pieces of a cut value."""
+    """Return the number of round brackets that are opened but not closed in the pieces of a cut value. It is 0 if the
+    last piece is there.
+    """
     return sum(piece.text.count("(") - piece.text.count(")") for piece in pieces)
 
 
 def join_pieces(pieces: SequenceABC[Scalar], lines: Lines) -> tuple[Node, Diagnostic]:
-    """Return the value that the pieces of a cut value were meant to be, as a list or a text, and the diagnostic about
-    it."""
+    """Return the value that the user meant with a cut value, and the diagnostic about it. A tuple such as `(1, 2)`
+    becomes a list, anything else a text.
+    """
     first, last = pieces[0].span, pieces[-1].span
     span = Span(first.path, first.line, first.column, last.end_line, last.end_column)
     if _TUPLE.fullmatch(",".join(piece.text for piece in pieces)):

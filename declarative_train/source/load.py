@@ -1,4 +1,4 @@
-"""Loader of a recipe: merge its `extends`, the file, `--with` files and `--set` options, in that order.
+"""Loader of a recipe: it merges the bases (`extends`), the file, `--with` files and `--set` options, in that order.
 
 A file that several `extends` name is read again for each of them. Mistakes in a file are reported at their own lines,
 and the rest is still merged.
@@ -138,8 +138,9 @@ class _Loading:
         return self.merger.merge(root, drop_entries(read.own, "extends", "fragment"))
 
     def _tree(self, file: SourceFile, stack: tuple[str, ...]) -> _FileTree:
-        """Parse a text and read the files that it extends. `stack`: real paths of the files that led to this one, each
-        of which extends the next."""
+        """Parse a file and read the files that it extends. `stack`: real paths of the files that led to this one, each
+        of which extends the next.
+        """
         self.files.setdefault(file.path, file)
         root, found = read_text(file.path, file.text)
         self.diagnostics += found
@@ -153,8 +154,10 @@ class _Loading:
         return _FileTree(expanded, self._bases(expanded, file.path, (*stack, os.path.realpath(file.path))))
 
     def _bases(self, root: Mapping, path: str, stack: tuple[str, ...]) -> Mapping | None:
-        """Return the merged files that the key `extends` of `root` names, left to right; None if none of them can be
-        read. `path`: the file that `root` comes from. `stack`: the same as in `_tree`."""
+        """Return the merged files that the key `extends` of `root` names, from left to right; None if none of them can
+        be read. `path`: the file that has `root`. `stack`: real paths of the files that led to it, each of which
+        extends the next.
+        """
         merged: Mapping | None = None
         for name in self._names(root):
             typed = str(name.value)
@@ -170,7 +173,7 @@ class _Loading:
             is_outside = self._is_outside(real, stack[0])
             if read is None or read.own is None:
                 self.complete = False
-                if read is not None and is_outside:  # it may be any file of this machine: never quote its content
+                if read is not None and is_outside:  # it may be a private file, so no message may quote it
                     del self.diagnostics[num_found:]
                     self.diagnostics.append(missing_base(name.span, typed, base, "is not a recipe", ()))
                 continue

@@ -19,7 +19,7 @@ from declarative_train.source.checks.merging import null_removes_nothing, set_in
 from declarative_train.source.document import Dropped
 from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence, scalars
 
-ANY = "*"  # matches every name, in a path of MergeRules.exclusive
+ANY = "*"  # matches every name in the paths of `MergeRules.exclusive`
 
 _FREE: tuple[Path, ...] = (("meta",),)
 """Sections where a null without a key to remove is a value: `meta`, whose content is not checked."""
@@ -34,8 +34,10 @@ def _no_default(path: Path) -> str | None:
 
 
 def _is_another_form(base: Mapping, over: Mapping) -> bool:
-    """Return whether one of two mappings has an entry in its short form (`loss`), and the other has the long form
-    (`losses`) without that entry. Return False if `over` has only nulls, which just remove keys."""
+    """Return whether one of two mappings has the short form of an entry (`loss`), and the other has the long form
+    (`losses`) without that entry. Return False if `over` has only nulls: they remove keys, and do not replace the
+    mapping.
+    """
     if not (base.alone or over.alone) or all(is_null(entry.value) for entry in over.entries):
         return False
     return not {entry.name for entry in base.entries} <= {entry.name for entry in over.entries}
@@ -50,13 +52,14 @@ def _accept(root: Mapping) -> Diagnostic | None:
 
 
 class MergeRules(NamedTuple):
-    """Facts about the recipe language that merging needs; the package `recipe` provides them.
+    """Functions and tables for merging that depend on the recipe language. The package `recipe` provides them.
 
-    `normalise(path, node)` expands a short form at a path. It is called from the root down for every value outside
-    lists, to the depth `depth`. `exclusive`: sets of paths of sibling keys that remove each other; `*` matches any
-    name. `default_type(path)` returns the `type` of a mapping that has none (a field without `type` is a `tensor`).
-    `opened(path, word, over)` returns the mapping that the word is short for, if the mapping `over` is merged over a
-    single word. `foreign(root)` returns the diagnostic for a file that is not a recipe; then nothing else is reported.
+    `normalise(path, node)` returns the long form of the value at a path. It is called from the root down for every
+    value outside lists, to the depth `depth`. `exclusive`: sets of paths of sibling keys that remove each other; `*`
+    matches any name. `default_type(path)` returns the `type` of a mapping that has none (a field without `type` is a
+    `tensor`), or None. `opened(path, word, over)` is called if the mapping `over` is merged over a single word. It
+    returns the mapping that the word is short for, or None. `foreign(root)` returns the diagnostic for a file that is
+    not a recipe, or None. That diagnostic is then the only one.
     """
 
     normalise: Callable[[Path, Node], Node] = _keep
@@ -122,7 +125,7 @@ class Merger:
             there = merged.get(entry.name)
             if there is None:
                 merged[entry.name] = Entry(entry.key, self._as_new_value(here, entry.value))
-            elif not (isinstance(entry.value, Scalar) and entry.value.is_empty):  # an empty value was diagnosed before
+            elif not (isinstance(entry.value, Scalar) and entry.value.is_empty):  # an empty value is already reported
                 merged[entry.name] = Entry(entry.key, self._value(here, there.value, entry.value))
         return Mapping(tuple(merged.values()), over.span, len(merged) == 1 and (base.alone or over.alone))
 
@@ -177,8 +180,9 @@ class Merger:
                 self.dropped.append(Dropped((*path, name), gone.value.span, entry.key.span, "alternative"))
 
     def _as_new_value(self, path: Path, node: Node) -> Node:
-        """Return `node`, for a key that the base does not have, without the nulls in it. Report each of these nulls,
-        because it removes nothing."""
+        """Return a copy of `node` without nulls, for a key that the base does not have. Report each null, because it
+        removes nothing.
+        """
         return self._without_nulls(path, node) if any(map(is_null, scalars(node, plain=False))) else node
 
     def _without_nulls(self, path: Path, node: Node) -> Node:
@@ -201,8 +205,9 @@ def _is_free(path: Path) -> bool:
 
 
 def is_null(node: Node) -> bool:
-    """Return whether a node is a written `null` or `~`. A key without any value is not, and was reported when it was
-    read."""
+    """Return whether a node is a written `null` or `~`. A key without any value is no null: it is a mistake, which was
+    reported when the file was read.
+    """
     return isinstance(node, Scalar) and node.value is None and not node.is_empty
 
 
@@ -211,8 +216,9 @@ def _only_positions(node: Mapping) -> bool:
 
 
 def find_changed_orders(base: Mapping, final: Mapping) -> dict[Path, tuple[str, ...]]:
-    """Return {path: keys in `base`} for each mapping in `base` that has other keys, or keys in another order, in
-    `final`."""
+    """Return {path of a mapping: its keys in `base`} for each mapping in `base` whose keys, or their order, are
+    different in `final`.
+    """
     found: dict[Path, tuple[str, ...]] = {}
 
     def walk(path: Path, before: Node, after: Node | None) -> None:
@@ -229,7 +235,7 @@ def find_changed_orders(base: Mapping, final: Mapping) -> dict[Path, tuple[str, 
 
 
 def drop_entries(node: Mapping, *names: str) -> Mapping:
-    """Return the mapping without the entries of these names."""
+    """Return the mapping without the entries whose keys are in `names`."""
     return node.without(names)
 
 

@@ -13,17 +13,15 @@ from declarative_train.core.span import Span
 
 ScalarValue = str | int | float | bool | None
 
-Piece = tuple[int, int, int]  # from this offset of the text, consecutive characters begin at this line and column
+Piece = tuple[int, int, int]  # (offset in the text, line, column) where a row of consecutive characters begins
 
 
 class Scalar(NamedTuple):
-    """Single value. `value` follows YAML 1.2 core rules (`1e-4` a float, `no` a string); `text` is as typed, without
-    quotes.
+    """Single value. `value` follows the core rules of YAML 1.2 (`1e-4` is a float, `no` a string). `text` is the text
+    as typed, without quotes. `template`: the typed text if `value` and `text` are the result of a template.
 
-    `offset` is the number of characters between the start of the span and the first character of `text` (1 for a
-    quote). `pieces` gives the positions of the characters of `text` if they are not contiguous on one line (several
-    lines, escapes); the method `place` uses it. `template` is the typed text if `value` and `text` are its rendered
-    result.
+    `pieces`: positions of the characters of `text`, if these are not consecutive on one line (several lines, escapes);
+    () otherwise.
     """
 
     value: ScalarValue
@@ -35,6 +33,7 @@ class Scalar(NamedTuple):
 
     @property
     def offset(self) -> int:
+        """Number of characters between the start of the span and the first character of `text`: 1 for a quote."""
         return 1 if self.quoted else 0
 
     @property
@@ -84,7 +83,7 @@ class Mapping:
 
     def __init__(
         self, entries: tuple[Entry, ...], span: Span, alone: bool = False, is_plain: bool = False
-    ) -> None:  # not a dataclass: a recipe has thousands of nodes, and creating a frozen one takes three times as long
+    ) -> None:  # a frozen dataclass would take three times as long to create, and a recipe has thousands of nodes
         self.entries: Final = entries
         self.span: Final = span
         self.alone: Final = alone

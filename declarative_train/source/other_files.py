@@ -10,7 +10,7 @@ from declarative_train.core.names import EVENTS
 
 HEAD = 4096  # bytes to examine
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_CONTROL_SHARE = 0.02  # of the head, in a file that is not UTF-8; compressed bytes have a tenth
+_CONTROL_SHARE = 0.02  # share of control characters from which a file that is not UTF-8 is binary
 
 
 class FileKind(NamedTuple):
@@ -71,6 +71,6 @@ def _is_binary(head: bytes) -> bool:
     try:
         head.decode("utf-8")
     except UnicodeDecodeError as problem:
-        is_cut = problem.reason == "unexpected end of data"  # a character at the end of the head
+        is_cut = problem.reason == "unexpected end of data"  # the examined bytes end inside a character
         return not is_cut and len(_CONTROL.findall(head)) > _CONTROL_SHARE * len(head)
     return head.count(0) > len(head) // 4

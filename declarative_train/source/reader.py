@@ -90,7 +90,7 @@ def find_tree(path: str) -> str:
 
 
 MAX_REPAIRS = 20
-_LONG_TEXT = 200_000  # characters; reading again after a repair costs as much as the first time
+_LONG_TEXT = 200_000  # characters; a longer text is read again only twice, because each reading takes long
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -18,7 +18,7 @@ from jinja2.runtime import StrictUndefined, Undefined
 from declarative_train.core.sandbox import OF_RECIPES, BoundedEnvironment, Forbidden, TooCostly
 
 LIMITS = OF_RECIPES
-MAX_ITEMS = 10_000  # of a range
+MAX_ITEMS = 10_000  # items of a `range`
 
 _FILTERS = (
     "abs capitalize count d default dictsort first float int items join last length list lower map max min reject "

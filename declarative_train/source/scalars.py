@@ -50,12 +50,12 @@ def has_leading_zero(text: str) -> bool:
 
 
 def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> tuple[Piece, ...]:
-    """Return the positions of the characters of `value`, which was typed from `start` to `end` (inside any quotes); ()
-    if `value` is identical to the typed text. `escapes`: the typed text may have escapes, which begin with a
-    backslash.
+    """Return where the characters of `value` are in the text, as a row of pieces; () if `value` is identical to the
+    typed text. The value was typed from `start` to `end`, without quotes. `escapes`: whether the text may have escapes,
+    which begin with a backslash.
 
-    Folding and indentation drop characters. So each stretch of characters that was kept is searched in `value`, from
-    left to right.
+    YAML drops line breaks and indentation from the typed text. So each stretch of characters that it keeps is searched
+    in `value`, from left to right.
     """
     if lines.text[start:end] == value:
         return ()
@@ -70,8 +70,9 @@ def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> 
 
 
 def _runs(raw: str, escapes: bool) -> list[tuple[int, str]]:
-    """Return (offset, text) of each stretch of `raw`, a typed text, that its value contains unchanged: the lines
-    without their indentation, cut at escapes."""
+    """Return (offset, text) of each stretch of the typed text `raw` that YAML keeps unchanged: its lines without
+    indentation, cut at escapes.
+    """
     cuts = [0]
     if escapes:
         for escape in _ESCAPE.finditer(raw):

@@ -1,4 +1,4 @@
-"""Explanation of YAML syntax errors: one diagnostic and, if the meaning is clear, a repair with which reading
+"""Explanation of YAML syntax errors: one diagnostic and, if it is clear what was meant, a repair with which reading
 continues.
 
 The parser reports where it stopped, which is often not the place of the mistake: an unclosed quote is noticed at the
@@ -41,8 +41,9 @@ _FALSE_SPACE = re.compile("[\u00a0\u2000-\u200b\u202f\u3000\ufeff]")
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Diagnostic for a syntax error. `repair`: the range of the text that should be read as one quoted text; None if
-    unclear."""
+    """Diagnostic for a syntax error. `repair`: (start, end) of the text that should be read as one quoted text; None if
+    it is unclear what was meant.
+    """
 
     diagnostic: Diagnostic
     repair: tuple[int, int] | None = None
@@ -185,8 +186,9 @@ class _Explainer:
         return None
 
     def _template_place(self, line: str, begin: int, end: int) -> tuple[int, int] | None:
-        """Return (start, end) of the value that contains the unquoted template at `begin` to `end` of a line. Return
-        None if the value is a plain text, in which a template needs no quotes."""
+        """Return (start, end) of the value that must be quoted because of the template at `begin` to `end` of a line.
+        None if the value is a plain text, in which a template needs no quotes.
+        """
         _, _, offset, value = lexing.entry(line)
         if value[:2] == "{{" and begin == offset:
             return offset, offset + len(value)
@@ -265,7 +267,7 @@ class _Explainer:
         return Explanation(below_a_value(name, self.key, self._span(place, end), shown))
 
     def _no_colon(self) -> Explanation:
-        """Explain a line among keys that has no `: `; the parser reports the position of the next key."""
+        """Explain a line without `: ` among keys and values. The parser reports the position of the next key."""
         start = self.at if self.opened is None else self.opened
         number, column = self.lines.place(start)
         text = lexing.without_comment(self.lines.line(number)[column - 1 :])

@@ -24,17 +24,16 @@ if TYPE_CHECKING:
 
 
 class Templates:
-    """Renderer of the templates of one recipe; its time limit is for all of them together.
+    """Renderer of the templates of one recipe. Its time limit is for all of them together.
 
-    `failed`: spans of the scalars that could not be rendered. Any later diagnostic at such a span only repeats that
-    failure.
+    `failed`: spans of the scalars that could not be rendered, so that the caller can leave out further diagnostics
+    there.
     """
 
     def __init__(self) -> None:
         self.failed: set[Span] = set()
-        self._names: tuple[MappingABC[str, object], TemplateNames] | None = (
-            None  # the last ones: as given, and as used by templates
-        )
+        # variables of the last call of `render`: as given, and as templates read them
+        self._names: tuple[MappingABC[str, object], TemplateNames] | None = None
         self._sandbox: Sandbox | None = None
         self._compiled: dict[str, Compiled] = {}
 
@@ -102,16 +101,17 @@ class Templates:
 
 
 def _is_chat_template(entry: Entry) -> bool:
-    """Return whether an entry of the recipe is a chat template: its key is `template` and its value has `{% %}`
-    statements, which templates of recipes do not have. A chat template is rendered for each dialogue, not when the
-    recipe is read."""
+    """Return whether an entry of the recipe is a chat template, which is rendered for each dialogue, not when the
+    recipe is read. Its key is `template`, and its value has `{% %}` statements, which other templates do not have.
+    """
     value = entry.value
     return entry.name == "template" and isinstance(value, Scalar) and "{%" in value.text
 
 
 def from_value(value: object, span: Span, template: Scalar) -> Node:
-    """Return the node for `value`, the result of the template that the scalar `template` has. The node and all nodes
-    in it have the span `span`; each scalar in it keeps the typed text of the template."""
+    """Return the node for the result `value` of a template. The node and all nodes in it have the span `span`.
+    `template`: the scalar with the template, whose typed text each scalar in the result keeps.
+    """
     if isinstance(value, list | tuple):
         return Sequence(tuple(from_value(item, span, template) for item in value), span)
     if isinstance(value, dict):

@@ -14,9 +14,10 @@ FAILED = object()  # value of a var that could not be rendered
 
 
 class VarValues(dict[str, object]):
-    """Values of the section `vars`. `failed`: names of variables that could not be rendered; only their own failure is
-    reported, not the templates that use them. `from_env`: names of variables that were computed from environment
-    variables."""
+    """Values of the section `vars`. `failed`: names of variables that could not be rendered. Their failure is reported
+    once, not again for the templates that use them. `from_env`: names of variables that depend on environment
+    variables.
+    """
 
     failed: frozenset[str] = frozenset()
     from_env: frozenset[str] = frozenset()
@@ -67,7 +68,7 @@ class Environment(MappingABC[str, str]):
         return value
 
     def _refuse_whole(self) -> NoReturn:
-        from declarative_train.source.sandbox import NoValue  # imported already: only Jinja gets here
+        from declarative_train.source.sandbox import NoValue  # already imported by the template that calls this
 
         raise NoValue("the whole environment")
 

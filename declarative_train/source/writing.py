@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from declarative_train.source.scalars import resolve
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./][\w./%+-]*(?: [\w./%+-]+)*", re.ASCII)  # text that needs no quotes
-_OF_OTHERS = frozenset({"yes", "no", "on", "off", "y", "n"})  # text here; true and false in YAML 1.1
+_OF_OTHERS = frozenset({"yes", "no", "on", "off", "y", "n"})  # written in quotes: YAML 1.1 reads them as true or false
 _LONGEST = 112  # characters of a mapping that is written on one line
 
 

@@ -157,7 +157,10 @@ def test_values_are_offered(client: LspClient, new_file: Path, text: str, values
         ("model:\n  graph:\n    a: {type: linear, out_f|eatures: 3}\n", "Size of the last dimension of the output;"),
         ("model:\n  graph:\n    a: {type: linear, re|peat: 3}\n", "The number of copies in a chain"),
         ("objective:\n  loss: {type: cross_entropy, tar|get: y}\n", "The expected values: usually a field."),
-        ("parallelism: {pipeline: {sch|edule: gpipe}}\n", "Order in which each rank works on its microbatches."),
+        (
+            "parallelism: {pipeline: {sch|edule: gpipe}}\n",
+            "Order in which a rank computes the forwards and backwards",
+        ),
     ],
 )
 def test_hover_shows_the_words_of_the_field(client: LspClient, new_file: Path, text: str, words: str) -> None:

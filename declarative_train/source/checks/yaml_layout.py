@@ -97,7 +97,7 @@ def tab_in_indentation(span: Span, others: Sequence[Span]) -> Diagnostic:
         training:
           steps: 10
     """
-    # `others` are the tabs of further lines, fixed together with the first.
+    # `others`: the tabs of further lines, which the same fix replaces.
     more = f", and {format_count(len(others), 'more line')} too" if others else ""
     fixes = tuple(Fix(tab, "  " * (tab.end_column - tab.column), safe=False) for tab in (span, *others))
     return error("Y005", span, f"a tab indents this line{more}", "indent with spaces, two for each level", fixes=fixes)
