@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 class Candidates(NamedTuple):
     """Rows that a split may choose from, numbered 0..num_rows-1 in the order of the source.
 
-    num_total    the number of rows to which a fraction refers read         function that returns the values of a column
-    shuffled     function that returns 0..n-1 in an order that depends only on the seed and the name of the set by, sort
-    keys of `data.window`, if there is a window behind       fraction of the rows, at the end of the source, that
-    belongs to later sets of the type `last`"""
+    num_total    the number of rows to which a fraction refers
+    read         function that returns the values of a column
+    shuffled     function that returns 0..n-1 in an order that depends only on the seed and the name of the set
+    by, sort     keys of `data.window`, if there is a window
+    behind       fraction of the rows, at the end of the source, that belongs to later sets of the type `last`"""
 
     num_rows: int
     num_total: int

@@ -1,4 +1,4 @@
-"""Tools: a pack of the commands `calibrate`, `fits`, `init`, `launch`, `lsp`, `mcp`, `sweep`, `verify`."""
+"""Pack of the commands `calibrate`, `fits`, `init`, `launch`, `lsp`, `mcp`, `sweep` and `verify`."""
 
 from declarative_train.core.packs import Command, Pack
 

@@ -86,9 +86,11 @@ def _set(settings: Mapping[str, str] | None) -> list[str]:
 
 
 async def _run(*words: str) -> str:
-    """Run a command of dtrain and return what it printed to standard output, or if that is empty, to standard error.
-    `words`: the command and its arguments. Raises ToolError, which the client receives as the error of the call, if the
-    first argument is an option or the command exceeds its time limit."""
+    """Run a command of dtrain in a new process. Return what it printed to standard output or, if that is empty, to
+    standard error. `words`: the command and its arguments.
+
+    Raises ToolError, which the client receives as the error of the call, if the first argument is an option or the
+    command exceeds its time limit."""
     if len(words) > 1 and words[1].startswith("-"):
         raise ToolError(f"`{words[1]}` is an option; pass a name or a path")
     return await anyio.to_thread.run_sync(partial(_output, words), abandon_on_cancel=True)

@@ -1,5 +1,5 @@
-"""Command `dtrain calibrate -o FILE`: write constants for the prediction of step times, from measurements of this
-machine or from given step times."""
+"""Command `dtrain calibrate -o FILE`: write constants for the prediction of step times. They come from measurements of
+this machine, or from given step times."""
 
 from __future__ import annotations
 

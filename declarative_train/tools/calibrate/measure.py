@@ -1,8 +1,7 @@
-"""Measurement of this machine for the prediction of step times: matrix products, memory, the time of a call on the
-host, links between ranks, and whole steps.
+"""Measurement of this machine for the prediction of step times: matrix products, memory, overhead of a call on the
+host, links between ranks, and whole steps (`probes.py`).
 
-On a CPU all ranks measure at the same time, because they share its cores and memory. `probes.py` has the steps.
-"""
+On a CPU all ranks measure at the same time, because they share its cores and memory."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ WAIT_S = 120
 
 
 def measure_machine(num_ranks: int) -> Machine:
-    """Return the speeds of this machine when `num_ranks` ranks run on it at the same time. One of the ranks measures
-    them."""
+    """Return the speeds of this machine when `num_ranks` ranks run on it at the same time, as one of these ranks
+    measures them."""
     if torch.cuda.is_available():
         return _measure_gpu(num_ranks)
     probes = compile_probes(num_ranks)
@@ -71,8 +70,8 @@ def _measure_gpu(num_ranks: int) -> Machine:
 
 
 def _measure_cpu(num_ranks: int, probes: dict[Step, Probe]) -> Machine:
-    """Return the speeds of a CPU as this rank measures them; all `num_ranks` ranks call this at the same time.
-    `probes`: steps from which the constants that are not measured directly are computed."""
+    """Return the speeds of a CPU as this rank measures them. All `num_ranks` ranks call this function at the same time.
+    `probes`: training steps, to which the constants are fitted that cannot be measured directly."""
     device = torch.device("cpu")
     torch.set_num_threads(threads_per_rank(num_ranks))
     keep_freed_memory()
@@ -107,9 +106,9 @@ def _measure_cpu(num_ranks: int, probes: dict[Step, Probe]) -> Machine:
 
 
 def _seconds(run: Callable[[], Any], device: torch.device, most_s: float = MOST_S) -> float:
-    """Call `run` several times and return the shortest time of a call in seconds, without the first call. (The
-    shortest, because other processes can only add time.) The calls stop after about `most_s` seconds. If `most_s` is
-    infinite, their number is fixed, so that ranks that call this function at the same time call `run` equally often."""
+    """Call `run` several times and return the shortest time of a call in seconds, without the first call. (Other
+    processes can only add time.) The calls stop after about `most_s` seconds. If `most_s` is infinite, their number is
+    fixed, so that ranks that measure together call `run` equally often."""
     found: list[float] = []
     begun_s = time.monotonic()
     for _ in range(TRIES + 1):
@@ -162,8 +161,8 @@ def _attention_rate() -> float:
 
 
 def _call_s(device: torch.device) -> float:
-    """Return the time in seconds of one operation, forward and backward, on tensors so small that only the overhead of
-    the call counts."""
+    """Return the time in seconds of one operation, forward and backward, on tensors so small that the time is only
+    overhead."""
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(LAYERS))).to(device)
     rows = torch.randn(4, 8, device=device)
 
@@ -175,9 +174,11 @@ def _call_s(device: torch.device) -> float:
 
 
 def _link(device: torch.device, num_ranks: int) -> tuple[float, float]:
-    """Measure the link between ranks with all-reduces. Return (latency in seconds, bandwidth in bytes per second). The
-    latency is the time of a small all-reduce, divided by the number of ranks - 1. It includes waiting for other ranks,
-    because the ranks compute between all-reduces, as in a training step."""
+    """Measure the link between ranks by all-reduces. Return its latency in seconds and its bandwidth in bytes per
+    second.
+
+    The latency is the time of a small all-reduce, divided by the number of ranks - 1. It includes waiting for other
+    ranks, because the ranks compute between all-reduces, as in a training step."""
     one = torch.randn(BETWEEN, BETWEEN, device=device)
     small, large = (torch.ones(size, device=device) for size in (1, MESSAGE // 4))
 
@@ -197,8 +198,8 @@ def _link(device: torch.device, num_ranks: int) -> tuple[float, float]:
 
 
 def _in_ranks(num_ranks: int, kind: str, work: Callable[..., Any]) -> Any:
-    """Start `num_ranks` processes, each of which calls `work(device, num_ranks)` in a process group, and return the
-    result of the first. `kind`: the type of the device, such as "cpu"."""
+    """Call `work(device, num_ranks)` in each of `num_ranks` new processes, which form a process group. Return the
+    result of the first process. `kind`: the type of the device, such as "cpu"."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

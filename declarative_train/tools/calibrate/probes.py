@@ -1,10 +1,9 @@
-"""Probes: training steps of tiny models, whose arithmetic takes almost no time, so that their time is overhead of the
-host.
+"""Probes: training steps of tiny models, whose time is overhead of the host, because their arithmetic takes almost
+none.
 
-The planner's constants for the host are fitted to them: with the fitted constant, the predicted time of a probe, or of
-the difference between two probes, equals the measured time. So a constant includes work that the planner does not count
-(views, hooks, modules). The constants are fitted in the order of `STEPS`; each uses the ones before it.
-"""
+The planner's constants for the host are fitted to the probes, one after the other in the order of `STEPS`. With the
+fitted constant, the predicted time of a probe, or of the difference between two probes, equals the measured time. So a
+constant includes work that the planner does not count (views, hooks, modules)."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ STEPS: dict[str, tuple[Step, Step | None]] = {
 @dataclass(frozen=True, slots=True)
 class Probe:
     """Training step of a tiny model, whose measured time is compared with its predicted time. `model`, `placement`:
-    facts about its plan from which the time is predicted."""
+    facts about the plan, from which the time is predicted."""
 
     plan: Plan
     model: ModelFacts
@@ -74,7 +73,7 @@ class Probe:
 
 
 def compile_probes(num_ranks: int) -> dict[Step, Probe]:
-    """Compile the probes for a machine on which `num_ranks` ranks run at the same time. Return {step: its probe}."""
+    """Return a dict from step to compiled probe, for a machine on which `num_ranks` ranks run at the same time."""
     steps = [step for pair in STEPS.values() for step in pair if step is not None]
     return {step: _compile(*step, num_ranks) for step in steps if num_ranks > 1 or step[0] == "single"}
 
@@ -96,7 +95,7 @@ def _compile(mode: str, number: int, num_ranks: int) -> Probe:
 
 def fit_to_steps(machine: Machine, probes: dict[Step, Probe]) -> Machine:
     """Return the machine with each constant of `STEPS` fitted to the measured times of the probes, and with the
-    optimizer's time per tensor. All ranks call this at the same time."""
+    measured time of the optimizer per tensor. All ranks call this function at the same time."""
     measured = {step: measure(probe.plan) for step, probe in probes.items()}
     many, few = (probes["single", number] for number in (MANY, FEW))
     tensors = len(many.plan.parameters) - len(few.plan.parameters)
@@ -130,7 +129,7 @@ class Measured:
 
 
 def measure(plan: Plan) -> Measured:
-    """Run training steps of a plan on the CPU. Return the median time of a step and of the optimizer's update."""
+    """Run training steps of a plan on the CPU. Return the median times of a step and of the optimizer's update."""
     engine = Engine(plan, torch.device("cpu"))
     _KEPT.append(engine)
     times, updates = [], []

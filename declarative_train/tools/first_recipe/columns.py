@@ -29,8 +29,8 @@ _FREE_TEXT = 60  # letters of the median value
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
     """Use of a column in a first recipe. `why`: the reason for leaving the column out, or a remark on its use.
-    `format`, `parts`: values of these keys of a date field. `doubt`: why the user should check a column that is
-    used."""
+    `num_words`: number of different texts in a column of categories. `format`, `parts`: values of these keys of a date
+    field. `doubt`: why the user should check a column that is used."""
 
     name: str
     use: Use
@@ -43,7 +43,7 @@ class ColumnUse:
 
 
 def judge(table: Table, target: ColumnValues) -> Iterator[ColumnUse]:
-    """Yield the use of each column of the table except the target, in the order of the table."""
+    """Yield how a first recipe uses each column of the table except the target, in the order of the table."""
     for name, column in table.columns.items():
         if column.dtype == "bytes":
             yield ColumnUse(name, "left out", "files: images need a field of `type: image`")
@@ -80,7 +80,7 @@ def _judge_one(each: ColumnValues, target: ColumnValues) -> ColumnUse:
 
 
 def _no_use(each: ColumnValues) -> str:
-    """Return why a network cannot use the column `each`; "" if it can."""
+    """Return why a network cannot use the column `each`, or "" if it can."""
     import numpy as np
 
     rows = len(each.values)
@@ -101,7 +101,7 @@ def _no_use(each: ColumnValues) -> str:
 
 
 def _no_word(each: ColumnValues) -> str:
-    """Return why the texts in the column `each` are neither categories nor dates; "" if they are."""
+    """Return why the texts in the column `each` are neither categories nor dates, or "" if they are."""
     several = list(each.words)[:1000]
     if find_format(each.name, each.values[each.present]) is not None:
         return ""
@@ -115,8 +115,8 @@ def _no_word(each: ColumnValues) -> str:
 
 
 def _is_id(each: ColumnValues) -> str:
-    """Return why the column `each` seems to identify the row, or the object that the row describes; "" if it does
-    not."""
+    """Return why the column `each` seems to identify the row, or the object that the row describes. Return "" if it
+    does not."""
     import numpy as np
 
     rows = each.words.total()
@@ -141,8 +141,8 @@ def _shared(name: str, what: str) -> str:
 
 
 def _counts_groups(each: ColumnValues) -> bool:
-    """Return whether the column `each` numbers groups of rows: its values in the order of the file are like 1, 1, 1, 2,
-    2, 3, 3, ..., with at least 20 groups, which have fewer than 20 rows on average."""
+    """Return whether the column `each` numbers groups of rows: in the order of the file, its values are like 1, 1, 1,
+    2, 2, 3, with at least 20 groups of fewer than 20 rows on average."""
     import numpy as np
 
     rows = each.words.total()
@@ -154,8 +154,8 @@ def _counts_groups(each: ColumnValues) -> bool:
 
 
 def _repeats_target(each: ColumnValues, target: ColumnValues) -> str:
-    """Return why the column `each` seems to be the target in another form, which is unknown when the target is
-    predicted; "" if it does not."""
+    """Return why the column `each` seems to be the target in another form. Such a column is unknown when the target is
+    predicted. Return "" if it does not seem so."""
     import numpy as np
 
     both = each.present & target.present

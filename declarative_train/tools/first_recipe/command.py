@@ -126,7 +126,7 @@ def name_of(stem: str) -> str:
 
 
 def recipe_of_table(args: argparse.Namespace, path: Path) -> FirstRecipe | PictureRecipe | int:
-    """Return the contents of a recipe for the user's table. If that is not possible, print the reason and return an
+    """Return the contents of a recipe for the user's table. If no recipe can be made, print the reason and return an
     exit code."""
     from declarative_train.files.paths import SourceError
     from declarative_train.tools.first_recipe.make import make

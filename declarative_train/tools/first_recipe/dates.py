@@ -25,9 +25,10 @@ def is_like_date(text: str) -> bool:
 
 
 def find_format(name: str, values: np.ndarray) -> tuple[str | None, str] | None:
-    """Return None if a column has no dates; otherwise (format, remark). The format is the value for the key `format` of
-    a date field, or None if the field does not need this key; the remark is about the format, or "". `name`: the
-    column's name; `values`: its values except missing ones."""
+    """Return the date format of a column and a remark on it, or None if the column has no dates. The format is the
+    value of the key `format` of a date field, or None if the field does not need this key. The remark may be "".
+
+    `name`: the column's name. `values`: its values except missing ones."""
     import numpy as np
 
     if values.dtype.kind == "M":
@@ -62,10 +63,12 @@ def _reads(format: str | None, name: str, values: np.ndarray) -> bool:
 
 
 def choose_parts(name: str, format: str | None, values: np.ndarray) -> tuple[str, ...]:
-    """Return the parts of a date that a first recipe uses: always `time`; with at least four months also `yearday`, or
-    `month` if there are few different days; with at least 14 days also `weekday`, if the weekdays differ and not all
-    days are the first of a month; `hour` if the hours differ. `values`: the column `name` without missing values;
-    `format`: how its texts are read."""
+    """Return the parts of a date that a first recipe uses: always `time`, and others if the dates cover enough time.
+    `format`: how the texts are read. `values`: the column `name` without missing values.
+
+    With at least four months, `yearday` is used, or `month` if there are few different days. With at least 14 days,
+    `weekday` is used if the weekdays differ and not all days are the first of a month. `hour` is used if the hours
+    differ."""
     import numpy as np
 
     field = DateField.from_data({"type": "date", "column": name, "format": format})

@@ -1,5 +1,4 @@
-"""Columns from which the target can be predicted without other columns. Such a column is often unknown when the target
-is to be predicted."""
+"""Columns that alone nearly decide the target. Such a column is often unknown when the target is to be predicted."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ _MOST_LEFT = 0.1  # errors, as a share of those that the largest class alone mak
 
 
 def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
-    """Return a warning about the column `each` if the target can nearly always be predicted from this column alone; ""
-    if it cannot, or if this is unclear, for example with few rows."""
+    """Return a warning about the column `each` if the target can nearly always be predicted from this column alone.
+    Return "" if it cannot, or if there are too few rows to know."""
     import numpy as np
 
     both = each.present & target.present
@@ -41,9 +40,9 @@ def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
 
 
 def _number_parts(each: ColumnValues, both: np.ndarray) -> np.ndarray | None:
-    """Divide the values of the column `each` into parts: one for each value, or for many different numbers one for
-    each range of numbers. Return the number of the part for each row in `both`, the mask of rows that have a value in
-    both columns. Return None for a column of text or of few numbers with too few rows for each value."""
+    """Divide the values of the column `each` into parts: one for each value or, if there are many different numbers,
+    one for each range of numbers. Return the number of the part for each row in `both`, the mask of rows that have a
+    value in this column and in the target. Return None if a value has too few rows on average."""
     import numpy as np
 
     values = each.values[both]

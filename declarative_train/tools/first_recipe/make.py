@@ -1,4 +1,4 @@
-"""Making of a first recipe for a table, from the options of `dtrain init --from`."""
+"""Making of a first recipe from the options of `dtrain init --from`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _MOST_SEEDS = 50
 def make(
     data: str, target: str, path: Path, name: str, schema: str, task: Task | None, table_name: str | None = None
 ) -> FirstRecipe | PictureRecipe:
-    """Return the contents of a recipe that predicts the column `target` of the table `data`. `path`: the recipe's file;
-    paths of data are written relative to it. `task`: classes or numbers; None: decide from the values. `table_name`: a
-    table of an SQLite file. Raises UnusableError and SourceError."""
+    """Return the contents of a recipe that predicts the column `target` of the table `data`. `path`: the recipe's file,
+    to which paths of data are relative. `task`: classes or numbers; None: the values decide. `table_name`: a table of
+    an SQLite file. Raises UnusableError and SourceError."""
     source, table = open_source(data, table_name)
     answers = read_target(table, target, data, task)
     words = ["dtrain init --from", data, "--target", target, *(["--task", task] if task else [])]
@@ -63,7 +63,7 @@ def _as_keys(source: Dataset) -> dict[str, object]:
 
 
 def _from(source: Dataset, data: str, path: Path) -> Dataset:
-    """Return the source with its path `data` made relative to the folder of the recipe `path`. A URL is not changed."""
+    """Return the source with its path `data` made relative to the folder of the recipe `path`. A URL stays as it is."""
     if is_remote(data):
         return source
     seen = os.path.relpath(data, path.parent).replace(os.sep, "/")
@@ -71,9 +71,9 @@ def _from(source: Dataset, data: str, path: Path) -> Dataset:
 
 
 def _seed(table: Table, target: TargetColumn, sizes: Sizes) -> tuple[int, Mapping[str, Sequence[object]]]:
-    """Return (seed of the split, {set: classes without a row in it}). The seed is the first one with which every class
-    has a row in the training set. A rare class may be missing in other sets. Raises UnusableError if there is no such
-    seed."""
+    """Return the seed of the split, and the classes that have no row in a set, by set. The seed is the first one with
+    which every class has a row in the training set. Rare classes may be missing in other sets. Raises UnusableError if
+    there is no such seed."""
     import numpy as np
 
     if not target.classes or table.num_rows > LOOKED_AT:

@@ -1,4 +1,5 @@
-"""Opening of a data file as the source of a recipe; its delimiter, decimal sign and missing values are guessed."""
+"""Opening of a data file as the source of a recipe. The delimiter, the decimal sign and words for missing values are
+guessed."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ LOOKED_AT = 200_000  # rows; of a larger table, this number from all over it
 
 
 class UnusableError(Exception):
-    """Error: no recipe can be made for a file. The message is for the user. `is_word`: the cause is an option, not the
-    data."""
+    """Error: no recipe can be made for a file. The message is for the user. `is_word`: the cause is an option of the
+    command, not the data."""
 
     def __init__(self, message: str, help: str | None = None, *, is_word: bool = False) -> None:
         super().__init__(message)
@@ -52,7 +53,7 @@ class UnusableError(Exception):
 
 
 def open_source(path: str, name: str | None = None) -> tuple[Dataset, Table]:
-    """Return (source for a data file with the guessed delimiter, decimal sign and missing values; its opened table).
+    """Return a source for a data file, with guessed delimiter, decimal sign and missing values, and its opened table.
     `name`: the table of an SQLite file that has several. Raises SourceError and UnusableError."""
     kind, files = _kind(path), expand((path,))
     if name is not None and kind is not SqliteDataset:
@@ -137,8 +138,8 @@ def _not_empty(path: str, table: Table) -> Table:
 
 
 def _conventions(table: Table) -> dict[str, object]:
-    """Return the settings of the source (decimal sign, texts for missing values) that are needed to read its numbers as
-    numbers."""
+    """Return the keys of the source (decimal sign, words for missing values) without which its numbers would be read as
+    texts."""
     texts = [name for name, column in table.columns.items() if column.dtype == "object"]
     if not texts:
         return {}
@@ -160,8 +161,8 @@ def _conventions(table: Table) -> dict[str, object]:
 
 
 def _reads_as_numbers(counts: Counter[str], number: re.Pattern[str], needs: str = "") -> bool:
-    """Return whether at least half of the values are numbers in the notation `number` or plain numbers, and whether
-    one of them matches `number` and contains the text `needs`. `counts`: {value: number of rows}."""
+    """Return whether at least half of the values are numbers, plain or in the notation `number`, and at least one of
+    them is in this notation and contains the text `needs`. `counts`: the number of rows of each value."""
     like = sum(n for word, n in counts.items() if number.fullmatch(word) or _NUMBER.fullmatch(word))
     return like * 2 >= counts.total() and any(number.fullmatch(word) and needs in word for word in counts)
 
@@ -176,7 +177,7 @@ def _odd_words(counts: Counter[str]) -> set[str]:
 
 
 def rows_to_inspect(table: Table) -> slice | np.ndarray:
-    """Return which rows are inspected: all rows, or a fixed number from all parts of a large table."""
+    """Return the rows to inspect: all rows or, of a large table, a fixed number from all its parts."""
     import numpy as np
 
     if table.num_rows <= LOOKED_AT:

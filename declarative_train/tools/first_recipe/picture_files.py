@@ -24,9 +24,10 @@ _GREY = frozenset({"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"})
 
 @dataclass(frozen=True, slots=True)
 class PictureFiles:
-    """Facts about the picture files of a table. `number`: number of all files; `looked_at`: number of files that were
-    read; `sides`: width and height of each; `modes`: Pillow's modes with their counts; `broken`: (place, reason) of
-    files that cannot be decoded; `mean`, `deviation`: of the grey values, from 0 to 1."""
+    """Facts about the picture files of a table. `number`: number of all files. `looked_at`: number of files that were
+    read. `sides`: width and height of each file that was read. `modes`: Pillow's modes with their counts. `broken`:
+    files that cannot be decoded, as pairs (place, reason). `mean`, `deviation`: mean and standard deviation of the grey
+    values, from 0 to 1."""
 
     number: int
     looked_at: int
@@ -62,9 +63,9 @@ class PictureFiles:
 
 
 def look_at(table: Table, column: str, folder: str | None) -> PictureFiles:
-    """Read the picture files whose names or contents are in the column `column`, and return facts about them.
-    `folder`: the folder to which names are relative, or None. Of many files only some are read, from all parts of the
-    table. Raises UnusableError."""
+    """Read the picture files whose names or contents are in the column `column`, and return facts about them. `folder`:
+    the folder to which names are relative, or None. If there are many files, only some from all parts of the table are
+    read. Raises UnusableError."""
     import numpy as np
 
     number = table.num_rows
@@ -112,8 +113,9 @@ def _values(table: Table, column: str, rows: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _header(value: Any, column: Column, field: ImageField) -> tuple[tuple[int, int], str]:
-    """Return ((width, height), Pillow's mode) of a picture, from the header of its file. `value`: the path or the bytes
-    of the file, or the OSError of an attempt to read it, which is raised. Raises OSError and MissingPackageError."""
+    """Return the size (width, height) of a picture and Pillow's mode, from the header of its file. `value`: the path or
+    the bytes of the file, or the OSError of an attempt to read it, which is raised. Raises OSError and
+    MissingPackageError."""
     try:
         Image = pillow_image()
     except ImportError:
@@ -128,9 +130,9 @@ def _header(value: Any, column: Column, field: ImageField) -> tuple[tuple[int, i
 
 
 def find_files_column(table: Table, folder: str, target: str) -> tuple[str, str] | None:
-    """Return (column with paths of pictures, folder to which these are relative); None if no column has such paths.
-    `folder` and the folders in it are searched for the files. `target`: a column that is not considered. Raises
-    UnusableError if none of the files is found."""
+    """Return the column with paths of pictures, and the folder to which the paths are relative. Return None if no
+    column has such paths. `folder` and the folders in it are searched for the files. `target`: a column that is not
+    considered. Raises UnusableError if none of the files is found."""
     import numpy as np
 
     rows = np.linspace(0, table.num_rows - 1, min(table.num_rows, _AT_ONCE)).astype(np.int64)

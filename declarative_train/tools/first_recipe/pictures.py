@@ -31,9 +31,9 @@ _STEPS = 30_000  # pictures shown, at least 10 epochs and at most 60
 
 @dataclass(frozen=True, slots=True)
 class PictureRecipe:
-    """Contents of a first recipe for pictures. `source`: keys of the source; `column`, `folder`: the column with file
-    names and the folder of the files; `empty`: class folders without pictures; `published`: id of a published model in
-    the local cache, to start from."""
+    """Contents of a first recipe for pictures. `source`: keys of the source. `column`, `folder`: the column with file
+    names and the folder of the files. `empty`: class folders without pictures. `published`: id of a published model in
+    the local cache, with whose weights the training starts; None: there is none."""
 
     path: str
     command: str
@@ -207,8 +207,8 @@ class PictureRecipe:
 
 
 def make_of_folder(folder: str, target: str | None, path: Path, name: str, schema: str) -> PictureRecipe:
-    """Return the contents of a recipe for class folders. `target`: the user's `--target`, which must be None or the
-    label column. `path`: the recipe's file. Raises UnusableError and SourceError."""
+    """Return the contents of a recipe for class folders. `target`: the value of the user's `--target`, which must be
+    None or the label column. `path`: the recipe's file. Raises UnusableError and SourceError."""
     if target not in (None, LABEL):
         raise UnusableError(
             f"{format_path(folder)} is a folder of pictures, whose classes are the names of its folders",
@@ -248,9 +248,9 @@ def make_of_files(
     schema: str,
     command: str,
 ) -> PictureRecipe:
-    """Return the contents of a recipe for a table with file names. `source`: keys of the table's source. `files`:
-    (column with the names, folder of the files). `path`: the recipe's file. `command`: the command to name in its
-    header. Raises UnusableError."""
+    """Return the contents of a recipe for a table with file names. `source`: keys of the table's source. `files`: the
+    column with the names, and the folder of the files. `path`: the recipe's file. `command`: the command that its
+    header names. Raises UnusableError."""
     column, folder = files
     return PictureRecipe(
         path=str(path),
@@ -275,7 +275,7 @@ def _empty_folders(folder: str, target: TargetColumn) -> tuple[str, ...]:
 
 
 def _find_published() -> str | None:
-    """Return the id of the first known published model that is in the local cache; None if there is none. Nothing is
+    """Return the id of the first known published model that is in the local cache, or None if none is. Nothing is
     downloaded."""
     for each in PUBLISHED:
         try:

@@ -1,5 +1,5 @@
-"""Sizes in a first recipe, which depend on the number of rows: sets, batch, epochs, widths of the network, strength of
-regularisation. They are rules of thumb for tables, chosen with `benchmarks/first_recipe.py`."""
+"""Sizes in a first recipe: sets, batch, epochs, widths of the network, strength of regularisation. They depend on the
+number of rows, by rules of thumb for tables that were chosen with `benchmarks/first_recipe.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_EVALUATIONS = 50
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Sizes in a first recipe. `fractions`: fraction of the rows in each set except the training set, which gets the
-    others. `patience`, `evaluate_every`: numbers of epochs. `hidden`: widths of the network's two hidden layers.
+    other rows. `patience`, `evaluate_every`: numbers of epochs. `hidden`: widths of the network's two hidden layers.
     `dropout`, `weight_decay`: strength of regularisation."""
 
     fractions: dict[str, float]
@@ -30,7 +30,7 @@ class Sizes:
 
 
 def fractions_for(num_rows: int) -> dict[str, float]:
-    """Return {set: fraction of the rows in it}, without the training set, which gets the other rows."""
+    """Return the fraction of the rows in each set, by set, except the training set, which gets the other rows."""
     if num_rows < _WITH_TEST:
         return {"validation": 0.2}
     return dict.fromkeys(("validation", "test"), 0.1 if num_rows >= _MANY else 0.15)

@@ -1,4 +1,4 @@
-"""Target column of a first recipe: whether it contains classes or numbers, and why."""
+"""Target column of a first recipe, and whether it contains classes or numbers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _SKEW = 0.3  # share of the range of the middle 80% by which its middle may be a
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """Target column. `task`: whether its values are classes or numbers; `why`: the reason for this. `classes`: the
-    number of rows of each class, in the order of class numbers; empty for numbers."""
+    """Target column. `task`: whether its values are classes or numbers. `why`: the reason for this. `classes`: the
+    number of rows of each class, in the order of class numbers. It is empty if the values are numbers."""
 
     values: ColumnValues
     task: Task
@@ -48,8 +48,8 @@ class TargetColumn:
 
     @property
     def empty_classes(self) -> list[int]:
-        """Whole numbers between the smallest and the greatest class that are not the class of any row; [] if there are
-        many, or if classes are not numbers."""
+        """Whole numbers between the smallest and the greatest class that no row has as its class. Empty if there are
+        many of them, or if classes are not numbers."""
         if not self.classes or self.values.is_text or self.values.column.dtype == "bool":
             return []
         found = {int(str(float(str(each))).partition(".")[0]) for each in self.classes}
@@ -75,8 +75,8 @@ class TargetColumn:
 
 
 def read_target(table: Table, name: str, path: str, asked: Task | None) -> TargetColumn:
-    """Read the target column. `asked`: the task that the user requested; None: decide from the values. Raises
-    UnusableError and SourceError."""
+    """Read the target column. `asked`: the task that the user requested; None: the values decide. Raises UnusableError
+    and SourceError."""
     if name not in table.columns:
         if name in table.left_out:
             raise UnusableError(f"the column `{name}` of {format_path(path)} cannot be read: {table.left_out[name]}")

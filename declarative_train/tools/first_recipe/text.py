@@ -30,8 +30,8 @@ _WORDS_OF_YAML = frozenset({"true", "false", "null", "nan", "inf", "yes", "no", 
 @dataclass(frozen=True, slots=True)
 class FirstRecipe:
     """Contents of a first recipe, from which its text is written. `command`: the command that its header names.
-    `num_rows`: rows of the table; `is_sampled`: not all rows were inspected. `seed`: seed of the split. `lacking`:
-    {set: classes without a row in it}."""
+    `num_rows`: number of rows of the table. `is_sampled`: only some of the rows were inspected. `seed`: seed of the
+    split. `lacking`: the classes that have no row in a set, by set."""
 
     path: str
     command: str
@@ -142,8 +142,8 @@ class FirstRecipe:
         yield f"      unknown: 0   # the class of {said} that are not in the training rows"
 
     def _groups_of_dates(self) -> dict[str, list[ColumnUse]]:
-        """Return {name of a date field: columns that it reads}. Columns with the same format and the same parts share a
-        field."""
+        """Return a dict from the name of each date field to the columns that it reads. Columns with the same format and
+        the same parts share a field."""
         groups: dict[tuple[object, ...], list[ColumnUse]] = {}
         for each in self.of("dates"):
             groups.setdefault((each.format, each.parts), []).append(each)
@@ -297,8 +297,8 @@ def vector_width(num_words: int) -> int:
 
 
 def list_commands(*lines: tuple[str, str]) -> Iterator[str]:
-    """Yield comment lines that list commands in aligned columns. `lines`: (command without the word `dtrain`, its
-    effect)."""
+    """Yield comment lines that list commands and their effects in aligned columns. `lines`: pairs of a command, without
+    the word `dtrain`, and its effect."""
     width = max(len(line) for line, _ in lines)
     yield from (f"#   dtrain {line:<{width}}   {does}" for line, does in lines)
 
@@ -326,7 +326,7 @@ def quote(text: str) -> str:
 
 
 def flow_list(key: str, names: Sequence[str]) -> list[str]:
-    """Return lines of YAML with `key` and the list `names` in brackets; a long list takes several lines."""
+    """Return lines of YAML with `key` and the list `names` in brackets. A long list takes several lines."""
     words = [quote(name) for name in names]
     margin = " " * (len(key) + 1)
     lines, line = [], f"{key}["

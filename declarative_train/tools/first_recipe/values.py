@@ -1,4 +1,4 @@
-"""Columns of a table, as read for making a first recipe."""
+"""Columns of a table, as they are read for making a first recipe."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ColumnValues:
-    """Column of a table, as read for inspection. `values`: the values of all inspected rows; `present`: mask of those
-    that are not missing. `words`: {value: number of its rows}, without missing values."""
+    """Values of a column that were read for inspection. `values`: the values of all inspected rows. `present`: mask of
+    those that are not missing. `words`: the number of rows of each value, without missing values."""
 
     column: Column
     values: np.ndarray

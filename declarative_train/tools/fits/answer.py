@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Change:
     """Change of the plan, and the memory and step time that result. `settings`: the change as options of `--set` or
-    `dtrain fits`. `step_s`: None if unknown. `fits`: the changed plan fits."""
+    `dtrain fits`. `step_s`: None if unknown. `fits`: whether the changed plan fits."""
 
     settings: str
     memory_bytes: int
@@ -30,8 +30,8 @@ class Change:
 class Fits:
     """Answer of `dtrain fits`. `target`: the recipe or model of the question. `plan`: its plan in the layout that was
     planned first. `through`: what computes a published model (a block of dtrain, or a library). `changes`: possible
-    changes, the most useful first; `layouts`: layouts that fit, the fastest first. `budget`: the number of tokens (or
-    samples) to train on; `price`: cost of one GPU for an hour, None if not given."""
+    changes, the most useful first. `layouts`: layouts that fit, the fastest first. `budget`: the number of tokens (or
+    samples) to train on. `price`: cost of one GPU for an hour, None if not given."""
 
     target: str
     plan: Plan
@@ -70,7 +70,7 @@ class Fits:
 
     @cached_property
     def length(self) -> int | None:
-        """Number of tokens in a sample; None for a model that does not read tokens."""
+        """Number of tokens in a sample. None for a model that does not read tokens."""
         return tokens_of(self.plan)
 
     @property
@@ -107,7 +107,7 @@ class Fits:
 
 
 def usable_bytes(plan: Plan) -> int:
-    """Return the memory of a device in bytes that a plan can use. The plan must have an estimate for a GPU."""
+    """Return the bytes of a device's memory that a plan can use. The plan must have an estimate for a GPU."""
     from declarative_train.planner.auto.target import RESERVE
 
     assert plan.estimate is not None
@@ -116,20 +116,20 @@ def usable_bytes(plan: Plan) -> int:
 
 
 def may_fit(plan: Plan) -> bool:
-    """Return whether the plan may fit although its estimated memory is too large, given the error of estimates. If so,
-    layouts with less sharding are worth trying."""
+    """Return whether the plan may fit although its estimated memory is too large, because estimates have an error. If
+    so, layouts with less sharding are worth trying."""
     from declarative_train.planner.auto.choose import TOO_HIGH
 
     return peak_bytes(plan) <= TOO_HIGH * usable_bytes(plan)
 
 
 def peak_bytes(plan: Plan) -> int:
-    """Return the memory in bytes that a step needs, on the device that needs most."""
+    """Return the bytes of memory that a step needs on the device that needs most."""
     return max(each.of_step for each in plan.memory)
 
 
 def tokens_of(plan: Plan) -> int | None:
-    """Return the number of tokens of a sample: the length of the first input of the model that is a sequence of token
-    ids. None if it has no such input."""
+    """Return the number of tokens of a sample, which is the length of the first input of the model that is a sequence
+    of token ids. Return None if the model has no such input."""
     specs = plan.graph.inputs.values()
     return next((spec.shape[0] for spec in specs if spec.num_values is not None and len(spec.shape) == 1), None)

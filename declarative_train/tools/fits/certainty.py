@@ -13,8 +13,8 @@ MEMORY_ERROR = 0.03  # of live bytes (docs/planner.md)
 
 
 def step_interval(plan: Plan) -> tuple[float, float]:
-    """Return (low, high), two factors of the predicted step time: in about 9 of 10 cases the measured time is between
-    the predicted time multiplied by `low` and by `high`. (1, 1) if the plan has no estimate."""
+    """Return two factors (low, high). In about 9 of 10 cases, the measured step time is between the predicted time
+    multiplied by `low` and by `high`. Return (1, 1) if the plan has no estimate."""
     estimate = plan.estimate
     if estimate is None or estimate.step_s is None or estimate.low_s is None or estimate.high_s is None:
         return 1.0, 1.0

@@ -1,5 +1,5 @@
-"""Plans that `dtrain fits` compares with the first plan: plans with one change, and plans in other layouts. Each of
-them is compiled."""
+"""Plans that `dtrain fits` compares with the first plan: plans with one change, and plans in other layouts. All of them
+are compiled."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Tried = tuple[int, float | None]
 
 
 def first_plan(source: Source) -> Plan:
-    """Return the plan of a recipe. For a published model, or with `parallelism: auto`, its layout is the one that
-    `auto` chooses; if no layout fits, the one in which everything is sharded. Raises DtrainError."""
+    """Return the plan of a recipe. The layout of a published model, or of a recipe with `parallelism: auto`, is the one
+    that `auto` chooses. If no layout fits, everything is sharded. Raises DtrainError."""
     try:
         return source.plan({})
     except DtrainError as error:
@@ -36,8 +36,8 @@ def first_plan(source: Source) -> Plan:
 
 
 def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[CandidatePlan]]:
-    """Compile the plan with each change and in each other layout. Return (changes, the most useful first; layouts that
-    fit, the fastest first)."""
+    """Compile the plan with each change and in each other layout. Return the changes, the most useful first, and the
+    layouts that fit, the fastest first."""
     usable = usable_bytes(plan)
     works: dict[str, Callable[[], Any]] = {}
     does_fit = peak_bytes(plan) <= usable
@@ -60,7 +60,7 @@ def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[Candidate
 
 def axes_of(plan: Plan) -> Settings:
     """Return the value of `parallelism` that gives the layout of a plan. Without a pipeline, the value is also valid
-    for other numbers of GPUs: the last data-parallel axis gets all remaining ones."""
+    for other numbers of GPUs, because the size of the last data-parallel axis is `all`."""
     layout = plan.layout
     sizes = {axis.name: axis.size for axis in layout.mesh}
     data: Settings = {name: size for name, size in sizes.items() if name in ("replicate", "shard")}
@@ -76,9 +76,9 @@ def axes_of(plan: Plan) -> Settings:
 
 
 def _changes_of(plan: Plan, source: Source, does_fit: bool) -> Iterator[tuple[str, Settings]]:
-    """Yield (change as text, settings) for changes that may save memory or time: activation checkpointing, a loss in
-    chunks, gradient accumulation, bf16, another number of GPUs. `does_fit`: the unchanged plan fits, so fewer GPUs are
-    proposed; otherwise more."""
+    """Yield changes that may save memory or time, each as a text and as settings: activation checkpointing, a loss in
+    chunks, gradient accumulation, bf16, another number of GPUs. `does_fit`: whether the unchanged plan fits. If it
+    does, fewer GPUs are proposed, else more."""
     training, batch, count = plan.training, plan.batch, plan.layout.num_devices
     for policy in NEXT_POLICIES[training.recomputation.policy]:
         yield f"activation_checkpointing: {policy}", {"training.activation_checkpointing": policy}
@@ -101,7 +101,8 @@ def _changes_of(plan: Plan, source: Source, does_fit: bool) -> Iterator[tuple[st
 
 
 def _try_change(source: Source, settings: Settings) -> Tried | None:
-    """Return memory and seconds of a step with changed settings; None if no plan can be compiled with them."""
+    """Return the memory in bytes and the seconds of a step with changed settings. Return None if no plan can be
+    compiled with them."""
     try:
         plan = source.plan(settings)
     except DtrainError:
@@ -126,9 +127,9 @@ def _does_fit(each: CandidatePlan) -> bool:
 
 
 def _in_order(changes: list[Change], plan: Plan, does_fit: bool) -> list[Change]:
-    """Return `changes` sorted by usefulness. Changes with which the plan fits come before those with which it does
-    not. Each of these two groups is sorted by memory; but if the unchanged plan already fits (`does_fit`), the first
-    group is sorted by the step time that a change saves, then by memory."""
+    """Return `changes` sorted by usefulness. Changes with which the plan fits come before the others. Both groups are
+    sorted by memory. But if the unchanged plan already fits (`does_fit`), the first group is sorted by the step time
+    that a change saves, then by memory."""
     step_s = 0.0 if plan.estimate is None else plan.estimate.step_s or 0.0
 
     def key(each: Change) -> tuple[bool, float, int]:
@@ -139,8 +140,8 @@ def _in_order(changes: list[Change], plan: Plan, does_fit: bool) -> list[Change]
 
 
 def _at_once(works: list[Callable[[], Any]]) -> list[Any]:
-    """Call all functions in `works` at the same time, in child processes; if that fails, one after the other in this
-    process. Return their results in order."""
+    """Call all functions in `works` at the same time, in child processes. If that fails, call them one after the other
+    in this process. Return their results in order."""
     import torch
 
     from declarative_train.planner.footprint.forked_process import ChildError, in_children

@@ -1,5 +1,5 @@
-"""Python API of `dtrain fits`. It answers whether a recipe or a published model fits on GPUs, what can be changed,
-which layouts fit, and what training costs."""
+"""Python API of `dtrain fits`: whether a recipe or a published model fits on GPUs, what can be changed, which layouts
+fit, and what training costs."""
 
 from __future__ import annotations
 
@@ -39,16 +39,15 @@ def fits(
     price: float | None = None,
     set: Mapping[str, object] | None = None,
 ) -> Fits:
-    """Return whether a target fits on GPUs, useful changes, the layouts that fit, and time, energy and cost for a
-    budget.
+    """Return whether a target fits on GPUs, useful changes, the layouts that fit, and the time, energy and cost of
+    training.
 
     `target`: a recipe, or the folder of a published model (or its hub id in the cache), of which config.json is enough.
-    `gpu`: a name of `dtrain list hardware` or of torch, or words of it, such as `a100-40`; `count`: number of GPUs;
+    `gpu`: a name of `dtrain list hardware` or of torch, or words of it, such as `a100-40`. `count`: number of GPUs.
     `batch`: samples of a step on all GPUs. For a published model: `task` is full (the default), lora, qlora or
-    pretrain, and `length` is the number of tokens of a sample. `budget`: number of tokens, or of samples if the model
-    does not read tokens. `price`: of one GPU for an hour. `set`: values of the recipe, as for `load`. Raises
-    DtrainError.
-    """
+    pretrain, and `length` is the number of tokens of a sample. `budget`: number of tokens to train on, or of samples if
+    the model does not read tokens. `price`: of one GPU for an hour. `set`: values of the recipe, as for `load`. Raises
+    DtrainError."""
     written = os.fspath(target)
     hardware = None if gpu is None else find_gpu(gpu)
     check_number("count", count, MOST_GPUS)

@@ -31,9 +31,9 @@ Settings = dict[str, Any]
 
 
 def find_gpu(name: str) -> Hardware:
-    """Return the GPU with this name in the table or in torch. Otherwise return the first one whose name has all words
-    of `name`: `h100`, `a100-40`, `rtx4090`, `NVIDIA A100 40GB`. Raises DtrainError if there is none, or if they are
-    different models."""
+    """Return the GPU with this name in the table or in torch or, if there is none, the GPU whose name has all words of
+    `name`: `h100`, `a100-40`, `rtx4090`, `NVIDIA A100 40GB`. Of several forms of one model, the first is returned.
+    Raises DtrainError if there is no such GPU, or if several models have these words."""
     exact = HARDWARE.get(name.lower()) or hardware_of_device(name)
     if exact is not None and exact.memory_bytes is not None:
         return exact
@@ -53,7 +53,7 @@ def _words(gpu: Hardware) -> set[str]:
 
 
 def _model(gpu: Hardware) -> str:
-    """Return the part of a GPU's name that its forms (sxm, pcie) and memory sizes share."""
+    """Return the part of a GPU's name that is the same for all its forms (sxm, pcie) and memory sizes."""
     first, _, rest = gpu.name.partition("-")
     return rest if first == "rtx" else first
 
@@ -65,8 +65,8 @@ def check_number(word: str, number: int | None, most: int | None) -> None:
 
 
 def layout_of(count: int) -> Settings:
-    """Return the section `layout` for `count` GPUs, on nodes of 8. Raises DtrainError for more than 8 GPUs that do not
-    fill whole nodes."""
+    """Return the section `layout` for `count` GPUs, on nodes of 8. Raises DtrainError if there are more than 8 GPUs and
+    they do not fill whole nodes."""
     if count <= PER_NODE:
         return {"gpus": count}
     if count % PER_NODE:
@@ -78,8 +78,8 @@ def layout_of(count: int) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Recipe to plan: the file at `path`, or a generated `text` for a published model; `settings` are merged over it.
-    `through`: what computes the published model; `notes`: what the generated recipe leaves out."""
+    """Recipe to plan: the file at `path`, or a generated `text` for a published model. `settings`: values that replace
+    those of the recipe. `through`: what computes the published model. `notes`: what the generated recipe leaves out."""
 
     path: str
     settings: Settings
@@ -87,7 +87,8 @@ class Source:
     through: str = ""
     notes: tuple[str, ...] = ()
     smaller: Callable[[], Source] | None = None
-    """Makes the same with a frozen base in 4 bits and adapters; None if it has them, or for a recipe."""
+    """Function that returns the same recipe with frozen weights in 4 bits and adapters. None for a recipe of the user,
+    or if the recipe has them already."""
     tracer: LateTracer = field(default_factory=LateTracer)
 
     def plan(self, settings: Settings) -> Plan:

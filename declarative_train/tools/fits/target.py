@@ -42,8 +42,9 @@ class TargetError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ModelTarget:
-    """Generated recipe for a published model. `through`: what computes the model (a block or a library); `notes`: what
-    the recipe leaves out; `takes_adapters`: the tasks `lora` and `qlora` are possible."""
+    """Generated recipe for a published model. `through`: what computes the model (a block or a library). `length`:
+    number of tokens of a sample. `notes`: what the recipe leaves out. `takes_adapters`: whether the tasks `lora` and
+    `qlora` are possible."""
 
     text: str
     through: str
@@ -54,9 +55,9 @@ class ModelTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Inputs and targets that a published model needs in a recipe. `input`: what the model reads; `target`: what it
-    learns to predict, the next token or a label. `head`: the recipe must add an output layer. `is_decoder_fed`: the
-    model has a decoder that reads the tokens too."""
+    """Inputs and targets that a published model needs in a recipe. `input`: what the model reads. `target`: what it
+    learns to predict, the next token or a label. `head`: whether the recipe must add an output layer. `is_decoder_fed`:
+    whether the model has a decoder that reads the tokens too."""
 
     input: Literal["tokens", "picture"]
     target: Literal["next", "label"]
@@ -68,7 +69,7 @@ def target_of_folder(
     written: str, *, task: str, batch: int, length: int | None, precision: str, layout: Mapping[str, object]
 ) -> ModelTarget:
     """Return the recipe for a published model. `written`: its folder, or its hub id in the cache. `task`: full, lora,
-    qlora or pretrain; `batch`: samples of a step; `length`: tokens of a sample, None: a default; `precision`, `layout`:
+    qlora or pretrain. `batch`: samples of a step. `length`: tokens of a sample; None: a default. `precision`, `layout`:
     values of the recipe. Raises TargetError."""
     try:
         folder = find_published_folder(written, os.path.abspath(written))
@@ -119,7 +120,7 @@ def target_of_folder(
 
 
 def _block_of(config: Mapping[str, Any]) -> str | None:
-    """Return the name of dtrain's block that computes a model with this config; None if there is none."""
+    """Return the name of dtrain's block that computes a model with this config, or None if there is none."""
     for name in families():
         if kind_of(_family(name), config) is None:
             continue
@@ -158,9 +159,9 @@ def _shape_of(config: Mapping[str, Any], block: str | None) -> _Shape:
 
 
 def _base_shape(config: Mapping[str, Any], name: str, feeds: bool) -> _Shape:
-    """Return the inputs of a model that is published without an output layer or with an unknown one, from the name of
-    its main input in its library. `name`: the class of the model, "" if unknown; `feeds`: the model has a decoder that
-    also reads the tokens. Raises TargetError."""
+    """Return the inputs of a model that is published without an output layer, or with an unknown one. They follow from
+    the name of its main input in its library. `name`: the class of the model, "" if unknown. `feeds`: whether the model
+    has a decoder that also reads the tokens. Raises TargetError."""
     main = _main_input(config, name)
     if main == "input_ids":
         return _Shape("tokens", "label", head=True, is_decoder_fed=feeds)
@@ -186,8 +187,8 @@ def _main_input(config: Mapping[str, Any], name: str) -> str:
 
 
 def _node(config: Mapping[str, Any], folder: str, block: str | None, shape: _Shape) -> tuple[Tree, str]:
-    """Return (the model's node as YAML tree; text on what computes it: timm, transformers or a block). `block`: the
-    block of dtrain that computes the model, or None."""
+    """Return the model's node as a YAML tree, and a text on what computes it: timm, transformers or a block. `block`:
+    the block of dtrain that computes the model, or None."""
     if is_of_timm(config):
         return {"type": "timm", "path": folder, "input": "picture"}, "timm"
     if block is not None:
@@ -204,9 +205,9 @@ def _node(config: Mapping[str, Any], folder: str, block: str | None, shape: _Sha
 
 
 def _data(config: Mapping[str, Any], shape: _Shape, length: int | None, batch: int) -> tuple[Tree, int | None]:
-    """Return (section `data` with synthetic data for the model of this config; number of tokens of a sample, or None).
-    `length`: this number, None: a default. The data have `batch` samples, enough for one step. Samples of tokens
-    overlap, so that few rows are enough. Raises TargetError."""
+    """Return the section `data` with synthetic data for the model of this config, and the number of tokens of a sample,
+    or None. `length`: this number; None: a default. The data have `batch` samples, enough for one step. Samples of
+    tokens overlap, so that few rows are enough. Raises TargetError."""
     if shape.input == "picture":
         label = {"type": "category", "column": "label", "num_classes": _num_labels(config)}
         side, channels = _side(config), _channels(config)
@@ -255,7 +256,7 @@ def _num_labels(config: Mapping[str, Any]) -> int:
 
 
 def _side(config: Mapping[str, Any]) -> int:
-    """Return the side of a square image in pixels, from `image_size` (transformers) or `input_size` (timm) of the
+    """Return the side of a square image in pixels, which is `image_size` (transformers) or `input_size` (timm) of the
     config."""
     given = config.get("image_size") or (config.get("pretrained_cfg") or {}).get("input_size") or SIDE
     return int(given[-1] if isinstance(given, list) else given)

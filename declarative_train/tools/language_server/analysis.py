@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Result of the analysis of a recipe in an editor. `text`: the text that was analysed; `texts`: {path: text} of all
-    files of the recipe. `is_full`: data and shapes were checked too. `plan`: None after a static analysis, or if there
-    is an error."""
+    """Result of the analysis of a recipe in an editor. `text`: the text that was analysed. `texts`: the texts of all
+    files of the recipe, by path. `is_full`: whether data and shapes were checked too. `plan`: None after a static
+    analysis, or if there is an error."""
 
     path: str
     text: str
@@ -48,8 +48,8 @@ class Analysis:
 
 
 def analyse(path: str, text: str, *, full: bool) -> Analysis:
-    """Analyse a recipe with the checks of `dtrain lint`; if not `full`, with those of `dtrain lint --static`. `text` is
-    used in place of the content of the file `path`."""
+    """Analyse a recipe with the checks of `dtrain lint` or, if not `full`, of `dtrain lint --static`. `text`: its text
+    in the editor, which is used instead of the content of the file `path`."""
     loaded = recipe_room.load(path, text=text)
     diagnostics = list(loaded.diagnostics)
     plan = None
@@ -64,7 +64,7 @@ def analyse(path: str, text: str, *, full: bool) -> Analysis:
 
 
 def try_fixes(now: Analysis, lines: range) -> Analysis:
-    """Return the analysis `now` with fixes added to the diagnostics on these lines of the file. The fixes are found by
+    """Return the analysis `now` with fixes added to the diagnostics on these lines of the file. Fixes are found by
     trying edits and repeating the static checks."""
     here = [each for each in now.diagnostics if each.span.path == now.path and each.span.line in lines]
     if all(each.fixes for each in here):
@@ -78,8 +78,8 @@ def try_fixes(now: Analysis, lines: range) -> Analysis:
 
 
 def earlier_diagnostics(before: Analysis | None, now: Analysis) -> list[Diagnostic]:
-    """Return diagnostics of the last full analysis (`before`) that a static analysis (`now`) cannot find, if their
-    lines have not changed. They are shown until the next full analysis, so that they do not flicker while the user
+    """Return diagnostics of the last full analysis (`before`) that a static analysis (`now`) cannot find. They are
+    shown until the next full analysis if their lines have not changed, so that they do not flicker while the user
     types."""
     if before is None or not before.is_full or now.is_full or now.loaded.recipe is None:
         return []

@@ -1,9 +1,8 @@
 """Completion of names that the JSON schema cannot contain: fields, nodes, columns, blocks and their params, vars, sets,
 metrics.
 
-Before the text is parsed, a mark is inserted at the cursor. The names that fit depend on the path of this mark in the
-document, after the document was merged with its bases.
-"""
+A mark is inserted at the cursor before the text is parsed and the document is merged with its bases. Which names are
+valid there depends on the path of this mark in the document."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ class CompletionName:
 
 @dataclass(frozen=True, slots=True)
 class _Cursor:
-    """Cursor in a document. `is_key`: it is in a key, not in a value. `path`: the path of the value, or of the mapping
-    that contains the key. `before`: the part of the value or key before the cursor."""
+    """Cursor in a document. `is_key`: whether it is in a key, not in a value. `path`: the path of the value, or of the
+    mapping that contains the key. `before`: the part of the value or key before the cursor."""
 
     path: Path
     is_key: bool
@@ -54,8 +53,8 @@ def token_before(text: str, offset: int) -> str:
 
 
 def complete(path: str, text: str, offset: int, known: Analysis | None) -> list[CompletionName]:
-    """Return the names that fit at the cursor. `offset`: index of the cursor in `text`. `known`: the last analysis
-    without an error, which gives columns and shapes, or None."""
+    """Return the names that are valid at the cursor. `offset`: index of the cursor in `text`. `known`: the last
+    analysis without an error, which gives columns and shapes, or None."""
     lines = Lines(path, text)
     line, column = lines.place(offset)
     is_alone = not lines.line(line)[: column - 1].strip() and not lines.line(line)[column - 1 :].strip()
@@ -83,8 +82,8 @@ def _find(node: Node, path: Path) -> _Cursor | None:
 
 
 class _Names:
-    """Finder of the names that fit at a cursor in a merged document. `known`: the last analysis without an error, which
-    gives columns and shapes, or None."""
+    """Finder of the names that are valid at a cursor in a merged document. `known`: the last analysis without an error,
+    which gives columns and shapes, or None."""
 
     def __init__(self, root: Mapping, known: Analysis | None) -> None:
         self.root = root
@@ -118,8 +117,8 @@ class _Names:
         return self._nodes(("model",)) if path[:3] == ("parallelism", "pipeline", "cut_before") else []
 
     def _in_node(self, cursor: _Cursor, graph: Path, way: Path) -> list[CompletionName]:
-        """Return the names that fit at a cursor in a node of the model. `graph`: path of the graph that contains the
-        node. `way`: path from the graph to the cursor; its first part is the node's name."""
+        """Return the names that are valid at a cursor in a node of the model. `graph`: path of the graph that contains
+        the node. `way`: path from the graph to the cursor, which begins with the node's name."""
         scope, own = graph[:-1], way[0]
         kind = self._text((*graph, *way[:1], "type"))
         if cursor.is_key:

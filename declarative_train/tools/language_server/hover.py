@@ -38,8 +38,8 @@ class Hover:
 
 
 def hover(analysis: Analysis, line: int, column: int) -> Hover | None:
-    """Return the hover text for a place in a recipe; line and column count from 1. Return None if there is nothing to
-    show, or if the recipe has errors, because it is then not resolved."""
+    """Return the hover text for a position in a recipe. Line and column count from 1. Return None if there is nothing
+    to show, or if the recipe has errors and so no resolved values."""
     recipe, document = analysis.loaded.recipe, analysis.document
     if recipe is None or document is None:
         return None
@@ -64,8 +64,8 @@ def hover(analysis: Analysis, line: int, column: int) -> Hover | None:
 
 
 def hover_word(path: str, text: str, line: int, column: int) -> Hover | None:
-    """Return the result of `dtrain find` for the word at a place as hover text; None if there is no word or nothing is
-    found."""
+    """Return the result of `dtrain find` for the word at a position, as hover text. Return None if there is no word or
+    nothing is found."""
     typed = Lines(path, text).line(line)
     word = next((found for found in _WORD.finditer(typed) if found.start() < column <= found.end() + 1), None)
     if word is None or (found := find_answer(word[0])).is_empty:
@@ -95,7 +95,7 @@ def _places(node: YamlNode, path: Path) -> Iterator[tuple[Path, Span]]:
 
 def _values(recipe: Recipe, path: Path, file: str) -> str:
     """Return Markdown with the resolved values at `path` and below it, including defaults, and the place where each is
-    set; "" if there are none. `file`: the open file; its name is omitted in places."""
+    set. Return "" if there are none. `file`: the open file, whose name is omitted in places."""
     leaves = list(recipe.leaves())
     exact = next((leaf for leaf in leaves if path[: len(leaf.path)] == leaf.path), None)
     if exact is not None:
@@ -145,8 +145,8 @@ def _list_replaced(analysis: Analysis, path: Path) -> str:
 
 
 def _data_facts(plan: Plan | None, path: Path) -> list[str]:
-    """Return lines on the field or set at `path`: its shape and type, or its number of samples; [] for other paths or
-    without a plan."""
+    """Return lines on the field or set at `path`: its shape and type, or its number of samples. Return [] for other
+    paths or without a plan."""
     if plan is None or len(path) < 2 or path[0] != "data":
         return []
     if path[1] == "fields" and len(path) > 2:
@@ -159,7 +159,7 @@ def _data_facts(plan: Plan | None, path: Path) -> list[str]:
 
 def _describe_plan(plan: Plan | None, path: Path) -> list[str]:
     """Return lines on the planner's decision about the key at `path`: the reason for `parallelism: auto`, or the
-    estimate for `layout.hardware`; [] for other keys or without a plan."""
+    estimate for `layout.hardware`. Return [] for other keys or without a plan."""
     if plan is not None and path[0] == "parallelism" and plan.choice is not None:
         return [f"`auto`: {plan.choice.reason}"]
     estimate = None if plan is None else plan.estimate
@@ -172,8 +172,8 @@ def _describe_plan(plan: Plan | None, path: Path) -> list[str]:
 
 
 def _nodes_at(recipe: Recipe, file: str, line: int, column: int) -> list[ModelNode]:
-    """Return the innermost node that is written at this place of a file. If it is in a block, return it once for every
-    use of the block. Return [] if there is no node."""
+    """Return the innermost node that is written at this position of a file, or [] if there is none. A node in a block
+    is returned once for every use of the block."""
     found = [
         node
         for node in _all_nodes(recipe.model.scope)
@@ -194,8 +194,8 @@ def _all_nodes(scope: Scope) -> Iterator[ModelNode]:
 
 
 def _field_of_node(node: ModelNode, path: Path, recipe: Recipe) -> str:
-    """Return the resolved value of a key of a layer, as text. `path`: path of the key in the document; "" is returned
-    if the node is not a layer with this key."""
+    """Return the resolved value of a layer's key, as text. `path`: path of the key in the document. Return "" if the
+    node is not a layer with this key."""
     name = str(path[-1])
     if not isinstance(node, LayerNode) or name not in type(node.layer).model_fields or name == "type":
         return ""
@@ -204,8 +204,8 @@ def _field_of_node(node: ModelNode, path: Path, recipe: Recipe) -> str:
 
 
 def _node_card(nodes: list[ModelNode], plan: Plan | None) -> str:
-    """Return a text on what a node computes, with its inputs, outputs and parameters. `nodes`: the node, once for every
-    use of the block that contains it."""
+    """Return a text on what a node computes, with its inputs, outputs and parameters. `nodes`: the node, or one copy of
+    it for every use of its block."""
     node = nodes[0]
     title = f"`{node.path}` {_work(node)}"
     if len(nodes) > 1:

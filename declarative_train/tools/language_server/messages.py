@@ -45,16 +45,16 @@ class Messages:
         self._places = {path: Places(path, text, codec) for path, text in analysis.texts.items()}
 
     def by_file(self, diagnostics: tuple[Diagnostic, ...]) -> dict[str, list[types.Diagnostic]]:
-        """Return {address of a file: its messages}. The recipe's own address is always a key. A diagnostic without a
-        file is shown at the beginning of the recipe."""
+        """Return a dict from the address of a file to its messages. The recipe's own address is always a key. A
+        diagnostic without a file is shown at the beginning of the recipe."""
         found: dict[str, list[types.Diagnostic]] = {self.uri: []}
         for each in diagnostics:
             found.setdefault(self.address(each.span.path) or self.uri, []).append(self.message(each))
         return found
 
     def address(self, path: str) -> str | None:
-        """Return the address of a file. Return None for a path that is not a file that an editor can open, such as the
-        name of a `--set` option."""
+        """Return the address of a file, or None for a path that an editor cannot open, such as the name of a `--set`
+        option."""
         if path == self.analysis.path:
             return self.uri
         return from_fs_path(str(Path(path).absolute())) if Path(path).is_file() else None
@@ -83,9 +83,9 @@ class Messages:
         )
 
     def actions(self, asked: types.Range, only: list[str] | None) -> Iterator[types.CodeAction]:
-        """Yield a code action with the fix of each diagnostic in the range `asked` that has one. `only`: the kinds of
-        actions that the editor wants, None: all. If it contains the kind "fix all", yield one action with all safe
-        fixes of the file."""
+        """Yield a code action for each diagnostic in the range `asked` that has a fix, and one with all safe fixes of
+        the file. `only`: the kinds of actions that the editor wants: "quick fix", "fix all" or both. If it is None,
+        only the fixes of single diagnostics are given."""
         wanted = tuple(only or ())
         if not wanted or any(types.CodeActionKind.QuickFix.value.startswith(each) for each in wanted):
             for each in self.analysis.diagnostics:
@@ -135,8 +135,8 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class NamesAt:
-    """Symbol at a place of a recipe. `here`: its occurrence at this place; `found`: all its occurrences; `everything`:
-    the occurrences of all symbols."""
+    """Symbol at a position of a recipe. `here`: its occurrence at this position. `found`: all its occurrences.
+    `everything`: the occurrences of all symbols."""
 
     messages: Messages
     here: Occurrence

@@ -13,15 +13,15 @@ from declarative_train.core.span import Span
 
 
 class Places:
-    """Converter between dtrain's lines and columns in one text and the protocol's positions. `codec`: conversion from
-    the protocol's unit of characters."""
+    """Converter between dtrain's lines and columns in one text and the protocol's positions. `codec`: conversion of the
+    protocol's unit of characters."""
 
     def __init__(self, path: str, text: str, codec: PositionCodec) -> None:
         self.lines = Lines(path, text)
         self._codec = codec
 
     def position(self, line: int, column: int) -> types.Position:
-        """Return the protocol's position of a line and column. For a place outside the text, return the nearest
+        """Return the protocol's position of a line and column. If they are outside the text, return the nearest
         position in it, as `Lines` does."""
         line, column = self.lines.place(self.lines.offset(line, column))
         before = self.lines.line(line)[: column - 1]
@@ -48,6 +48,6 @@ class Places:
 
 
 def holds(span: Span, line: int, column: int) -> bool:
-    """Return whether the place (line, column) is in a span. The position directly after the span's last character
-    counts too, because a cursor is between characters."""
+    """Return whether a line and column are in a span. The position directly after the span's last character counts too,
+    because a cursor is between characters."""
     return (span.line, span.column) <= (line, column) <= (span.end_line, span.end_column)

@@ -1,9 +1,8 @@
-"""Language server: changes in the editor start analyses; requests are answered from the newest analysis.
+"""Language server: changes in the editor start analyses. Requests are answered from the newest analysis.
 
 The thread that communicates with the editor does not read files or compute. After a change, the recipe is checked
-statically at once, and fully when the user has not typed for a moment. Of several waiting analyses only the newest is
-run.
-"""
+statically at once, and fully when the user has not typed for a moment. If several analyses wait, only the newest is
+run."""
 
 from __future__ import annotations
 
@@ -48,9 +47,9 @@ Handler = Callable[[Any], Awaitable[object]]
 
 @dataclass(slots=True)
 class OpenRecipe:
-    """File that is open in the editor. `newest`: its last finished analysis, which may be of an earlier text. `full`:
-    the last full analysis. `known`: the last analysis without an error. `work`: the running analysis. `published`:
-    {address of a file: messages that were sent for it}."""
+    """File that is open in the editor. `newest`: its last finished analysis, whose text may be older. `full`: the last
+    full analysis. `known`: the last analysis without an error. `work`: the running analysis. `published`: messages that
+    were sent to the editor, by the address of their file."""
 
     uri: str
     path: str
@@ -64,7 +63,7 @@ class OpenRecipe:
 
 
 class RecipeServer:
-    """Language server. `static`: never check data and shapes, so that torch is never imported."""
+    """Language server. `static`: data and shapes are never checked, so that torch is never imported."""
 
     def __init__(self, version: str, *, static: bool = False) -> None:
         self.static = static
@@ -204,7 +203,7 @@ class RecipeServer:
         return [make_symbol(messages, entry) for entry in outline(root, analysis.path)]
 
     async def _names(self, params: AtPlace) -> NamesAt | None:
-        """Return the symbol at a place; None if there is none."""
+        """Return the symbol at a position, or None if there is none."""
         recipe = self.recipes.get(params.text_document.uri)
         analysis = None if recipe is None else await self._of_this_text(recipe)
         if recipe is None or analysis is None or analysis.document is None:
@@ -287,8 +286,8 @@ class RecipeServer:
             self.server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, everything, version))
 
     async def _of_this_text(self, recipe: OpenRecipe) -> Analysis | None:
-        """Return an analysis of the current text; make a static one if the newest is of an earlier text. None if the
-        file is not a recipe."""
+        """Return an analysis of the current text, or None if the file is not a recipe. If the newest analysis is of an
+        older text, a static analysis is made."""
         if not recipe.is_recipe:
             return None
         if recipe.newest is None or recipe.newest.text != recipe.text:
@@ -304,8 +303,8 @@ class RecipeServer:
 
 
 def _function(method: Handler) -> Handler:
-    """Return a function that calls the bound method `method`. (pygls sets attributes on its handlers, which bound
-    methods do not allow.)"""
+    """Return a function that calls the bound method `method`, because pygls sets attributes on its handlers, which
+    bound methods do not allow."""
 
     async def handler(params: Any) -> object:
         return await method(params)
@@ -314,8 +313,8 @@ def _function(method: Handler) -> Handler:
 
 
 def _hover_earlier(known: Analysis, text: str, line: int, column: int) -> Hover | None:
-    """Return the hover text of an earlier analysis (`known`) for a line of `text` that has not changed since then;
-    otherwise None."""
+    """Return the hover text that an earlier analysis (`known`) has for a line of `text`. Return None if the line has
+    changed since then."""
     earlier = earlier_line(text, line, known.text)
     found = None if earlier is None else hover(known, earlier, column)
     if found is None or earlier is None:

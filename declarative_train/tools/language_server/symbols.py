@@ -1,5 +1,5 @@
-"""Symbols: names that a recipe defines (fields, nodes, blocks with inputs and params, vars, losses), and where it uses
-them."""
+"""Symbols: names that a recipe defines (fields, nodes, blocks with inputs and params, vars, losses), and the places
+where it uses them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EDGES = ("input", "inputs", "target", "mask")
 
 
 class Symbol(NamedTuple):
-    """Name that a recipe defines. `kind`: field, node, block, input, param, var or term; `scope`: the path of the
+    """Name that a recipe defines. `kind`: field, node, block, input, param, var or term. `scope`: the path of the
     mapping or list that contains its definition."""
 
     kind: str
@@ -39,7 +39,7 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Part of a recipe's outline. `span`: place of the whole part; `name_span`: place of its name."""
+    """Part of a recipe's outline. `span`: position of the whole part. `name_span`: position of its name."""
 
     name: str
     kind: str
@@ -131,8 +131,8 @@ class _Finder:
             yield from self._words(node.get("of"), terms)
 
     def _words(self, node: Node | None, known: Mapping[str, Symbol]) -> Iterator[Occurrence]:
-        """Yield the occurrences of names in the scalar texts at a YAML node and below it; nothing if `node` is None.
-        `known`: {name: its symbol}."""
+        """Yield the occurrences of names in the scalar texts at a YAML node and below it, or nothing if `node` is None.
+        `known`: the symbols by name."""
         for scalar, _ in _scalars(node, ()) if node is not None else ():
             lines = self._lines.get(scalar.span.path)
             if lines is None:
@@ -155,8 +155,8 @@ class _Finder:
                     yield Occurrence(symbol, lines.span(*found.span(2)), False)
 
     def _inside(self, span: Span, name: str) -> Span | None:
-        """Return the exact place of `name` within the YAML key or list item at `span`, which may have quotes. Return
-        None if the file is not part of the document, or the text at `span` does not contain the name."""
+        """Return the exact position of `name` within the YAML key or list item at `span`, which may have quotes. Return
+        None if the file is not part of the document, or if the text at `span` does not contain the name."""
         lines = self._lines.get(span.path)
         if lines is None:
             return None
@@ -227,7 +227,7 @@ def _is_block(path: Path) -> bool:
 
 
 def earlier_line(text: str, line: int, before: str) -> int | None:
-    """Return the number that line `line` of a text has in the earlier text `before`; None if the line is new. Lines
+    """Return the number that line `line` of a text had in the earlier text `before`, or None if the line is new. Lines
     count from 1."""
     new, old = text.splitlines(), before.splitlines()
     if not 1 <= line <= len(new):

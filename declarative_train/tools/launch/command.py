@@ -101,8 +101,8 @@ def submit(words: Sequence[str]) -> int:
 
 
 def find_plans(args: argparse.Namespace) -> tuple[list[Plan] | None, int]:
-    """Return (plans, 0): the plan of the recipe, or with `--sweep` the plans of all points of its sweep. If there are
-    none, print the reason and return (None, exit code)."""
+    """Return the plan of the recipe or, with `--sweep`, the plans of all points of its sweep, and the exit code 0. If
+    there are none, print the reason and return None and another exit code."""
     from declarative_train.tools.sweep.command import plan_points
 
     compiled = compile_recipe(args, plugins=True)
@@ -122,8 +122,8 @@ def find_plans(args: argparse.Namespace) -> tuple[list[Plan] | None, int]:
 
 
 def find_hidden(to: str, folder: Path, mount: Path) -> str | None:
-    """Return a message if the engine's machines cannot see a folder that the job needs; otherwise None. `to`: name of
-    the engine; `folder`: folder of the job's files; `mount`: path at which the machines' volume is mounted."""
+    """Return a message if the engine's machines cannot see a folder that the job needs, else None. `to`: name of the
+    engine. `folder`: folder of the job's files. `mount`: path at which the machines' volume is mounted."""
     if to == "kubernetes":
         for each in (Path.cwd(), folder):
             if not each.is_relative_to(mount):
@@ -134,8 +134,8 @@ def find_hidden(to: str, folder: Path, mount: Path) -> str | None:
 
 
 def find_misuse(args: argparse.Namespace, num_nodes: int, num_gpus: int) -> str | None:
-    """Return why the options do not describe a valid job for a plan with this number of nodes and GPUs; None if they
-    do."""
+    """Return why the options do not describe a valid job for a plan with this number of nodes and GPUs. Return None if
+    they do."""
     num_hosts = len([host for host in (args.hosts or "").split(",") if host])
     if args.to in ("kubernetes", "skypilot", "trainjob") and not args.image:
         return f"{args.to} needs an image; help: build one with the Dockerfile of dtrain and pass --image"

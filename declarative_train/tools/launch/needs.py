@@ -17,8 +17,8 @@ SHORTEST_LEAD_S, LEAD_ROUND_S = 120, 10
 @dataclass(frozen=True, slots=True)
 class Needs:
     """Resources of a job. A task is a process that the cluster starts: a rank, or the single process of `dp`. `cores`:
-    CPU cores per task. `minutes`: time limit, None if unknown; `time_reason`: how it was determined. `lead_s`: seconds
-    that a run needs from a signal to its end. `max_restarts`: how often the job may be started again."""
+    CPU cores per task. `minutes`: time limit, None if unknown. `time_reason`: text on how it was determined. `lead_s`:
+    seconds that a run needs to end after a signal. `max_restarts`: how often the job may be started again."""
 
     num_nodes: int
     tasks_per_node: int
@@ -39,8 +39,8 @@ class Needs:
 
 
 def needs_of(plan: Plan, *, minutes: int | None = None, cores: int | None = None) -> Needs:
-    """Return the resources that a job needs for a plan. `minutes`, `cores` (per task): values of the user, which
-    replace the computed ones."""
+    """Return the resources that a job needs for a plan. `minutes`, `cores`: time limit, and cores per task, that the
+    user gave; None: they are computed."""
     layout = plan.layout
     reason = "--time"
     if minutes is None:
@@ -59,8 +59,8 @@ def needs_of(plan: Plan, *, minutes: int | None = None, cores: int | None = None
 
 
 def predict_minutes(plan: Plan) -> tuple[int | None, str]:
-    """Return (time limit of a job in minutes, its reason): from `training.max_time`, otherwise the predicted time with
-    a margin. (None, "") if the plan has neither."""
+    """Return the time limit of a job in minutes, and a text on where it comes from: `training.max_time`, or else the
+    predicted time with a margin. Return (None, "") if the plan has neither."""
     step_s = None if plan.estimate is None else plan.estimate.step_s
     if plan.training.max_time_s is not None:
         return math.ceil((plan.training.max_time_s + SETUP_S + lead_s(plan)) / 60), "training.max_time, and the start"
@@ -72,7 +72,7 @@ def predict_minutes(plan: Plan) -> tuple[int | None, str]:
 
 
 def lead_s(plan: Plan) -> int:
-    """Return the seconds that a run needs from a signal to its end: to finish a step, and to save a checkpoint."""
+    """Return the seconds that a run needs to end after a signal: it finishes a step and saves a checkpoint."""
     num_bytes = max(each.parameters + each.optimizer for each in memory(plan))
     seconds = limit_s("DTRAIN_GRACE_S") + 2 * num_bytes / SAVE_BYTES_PER_S
     return max(SHORTEST_LEAD_S, LEAD_ROUND_S * math.ceil(seconds / LEAD_ROUND_S))

@@ -20,9 +20,9 @@ PORT = 29500
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Engine for which a job file is written. `file`: name of the job file; `submit`: the command that submits it;
-    `is_here`: the engine's machines share this disk, so they use this environment; `sweeps`: it can run sweeps;
-    `is_copied`: it copies the working directory to its machines."""
+    """Engine for which a job file is written. `file`: name of the job file. `submit`: the command that submits it.
+    `is_here`: whether the engine's machines share this disk, so that they use this environment. `sweeps`: whether it
+    can run sweeps. `is_copied`: whether it copies the working directory to its machines."""
 
     file: str
     submit: tuple[str, ...]
@@ -42,8 +42,8 @@ ENGINES = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of the user that are not in a plan. `image`: the container image; `accelerator`: the engine's name for
-    the GPU; `hosts`: machines to reach by ssh. `claim`, `mount`: volume of a Kubernetes Job, and the path where it is
+    """Settings of the user that are not in a plan. `image`: the container image. `accelerator`: the engine's name for
+    the GPU. `hosts`: machines to reach by ssh. `claim`, `mount`: volume of a Kubernetes Job, and the path where it is
     mounted. `at_once`: how many jobs of a sweep run at the same time. `environment`: environment variables of the
     job."""
 
@@ -117,7 +117,7 @@ def write_job(to: str, plans: Sequence[Plan], needs: Needs, settings: Settings, 
 
 
 def job_name(name: str) -> str:
-    """Return `name` changed to one that every engine accepts: lower-case letters, digits and hyphens, beginning with a
+    """Return `name` changed to a form that every engine accepts: lower-case letters, digits and hyphens, first a
     letter."""
     text = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:LONGEST_NAME].strip("-")
     return text if text[:1].isalpha() else f"run-{text}".strip("-")

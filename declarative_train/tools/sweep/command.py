@@ -78,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
 def plan_points(
     args: argparse.Namespace, base: CompileResult, recipe: Recipe
 ) -> tuple[list[Point], dict[str, Plan] | None]:
-    """Return (points of the sweep, {key of a point: its plan}). A point is one run of the sweep. For an adaptive
-    search, whose points are not known in advance, they are its `corners`. If there are mistakes, print all of them and
-    return None in place of the plans."""
+    """Return the points of the sweep (a point is one run), and the plan of each point by its key. The points of an
+    adaptive search are not known in advance, so its `corners` are returned. If there are mistakes, print all of them
+    and return None instead of the plans."""
     from declarative_train.recipe.load import select_new
     from declarative_train.recipe.sweeps import choices
     from declarative_train.tools.sweep.search import corners, list_points
@@ -109,8 +109,8 @@ def compile_point(args: argparse.Namespace, point: Point) -> CompileResult:
 def start(
     args: argparse.Namespace, recipe: Recipe, base: Plan, points: Sequence[Point], plans: Mapping[str, Plan]
 ) -> int:
-    """Reserve the device slots, resume the last sweep if requested, run all points, print the results. Return the exit
-    code. `base`: plan of the recipe without the sweep's settings; `plans`: {key of a point: its plan}."""
+    """Reserve the device slots, resume the last sweep if requested, run all points, and print the results. Return the
+    exit code. `base`: plan of the recipe without the sweep's settings. `plans`: the plan of each point by its key."""
     from declarative_train.engine.failures import RunFailure
     from declarative_train.recipe.sweeps import find_metric
     from declarative_train.run.storage.run_lock import RunLock
@@ -187,7 +187,7 @@ def _is_of_another_recipe(result: Result, plans: Mapping[str, Plan]) -> bool:
 
 
 def plan_of(args: argparse.Namespace, plans: Mapping[str, Plan], point: Point) -> Plan | None:
-    """Return the plan of a point; if there is none in `plans`, as in an adaptive search, compile it. If it has errors,
+    """Return the plan of a point. If `plans` does not have it, as in an adaptive search, compile it. If it has errors,
     print them and return None."""
     if point.key in plans:
         return plans[point.key]

@@ -19,8 +19,8 @@ class NoRoomError(Exception):
 
 @dataclass(frozen=True)
 class DeviceSlot:
-    """Cores and GPUs of this machine that one point of a sweep uses at a time. `environment`: variables that restrict
-    the point's process to them. `cores`: numbers of the cores; () if points may use all cores."""
+    """Cores and GPUs of this machine that one run of a sweep uses at a time. `environment`: environment variables that
+    restrict the run's process to them. `cores`: numbers of the cores; () if runs may use all cores."""
 
     number: int
     environment: dict[str, str] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class DeviceSlot:
 
 def assign_device_slots(layouts: Sequence[LayoutPlan], jobs: int | None) -> list[DeviceSlot]:
     """Return one slot for each run that is active at the same time. `layouts`: layouts of all plans of the sweep, each
-    of which must fit in a slot. `jobs`: number of slots; None: as many as fit. Raises NoRoomError."""
+    of which must fit in a slot. `jobs`: number of slots; None: as many as possible. Raises NoRoomError."""
     gpus = visible_gpus() if any(layout.device not in ("cpu", "mps") for layout in layouts) else []
     if gpus:
         wanted = max(num_gpus_wanted(layout) for layout in layouts)
@@ -54,8 +54,8 @@ def visible_gpus() -> list[str]:
 
 
 def _of_cores(at: int, count: int, ranks: int) -> DeviceSlot:
-    """Return slot number `at` of `count`, with its share of the cores. It has all cores if it is the only slot, or if
-    there are fewer cores than slots. `ranks`: number of ranks in a slot, among which its threads are divided."""
+    """Return slot number `at` of `count` slots, with its share of the cores. It has all cores if it is the only slot,
+    or if there are fewer cores than slots. `ranks`: number of ranks in a slot, among which its threads are divided."""
     cores = own_cores()
     share = len(cores) // count
     if count == 1:

@@ -1,9 +1,8 @@
-"""Searches of a sweep: all combinations, a number of random draws, or optuna.
+"""Searches of a sweep: all combinations, random draws, or optuna.
 
 optuna is used through its ask-and-tell interface
 (https://optuna.readthedocs.io/en/stable/tutorial/20_recipes/009_ask_and_tell.html), because each point runs in another
-process. Its journal is in the sweep's folder, so that a stopped sweep can resume.
-"""
+process. Its journal is in the sweep's folder, so that a stopped sweep can resume."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ JOURNAL = "optuna.journal"
 
 @dataclass(frozen=True)
 class Point:
-    """Point of a sweep: one run with its settings. `values`: the settings by dotted path; `nodes`: the same settings as
-    YAML nodes. `is_drawn`: the values were drawn at random."""
+    """Point of a sweep: one run with its settings. `values`: the settings by dotted path. `nodes`: the same settings as
+    YAML nodes. `is_drawn`: whether the values were drawn at random."""
 
     number: int
     values: Mapping[str, object]
@@ -40,8 +39,8 @@ class Point:
 
     @property
     def key(self) -> str:
-        """Text that identifies the point when the sweep is resumed: its values, and also its number if they were
-        drawn."""
+        """Text that identifies the point when the sweep is resumed. It has the values of the point and, if they were
+        drawn, its number."""
         values = json.dumps(self.values, sort_keys=True)
         return f"{self.number} {values}" if self.is_drawn else values
 
@@ -61,7 +60,7 @@ class Search(ABC):
 
     @abstractmethod
     def next(self) -> Point | None:
-        """Return the next point; None if there is none."""
+        """Return the next point, or None if there are no more."""
 
     @abstractmethod
     def is_hopeless(self, point: Point, step: int, value: float) -> bool:
@@ -92,8 +91,9 @@ class FixedSearch(Search):
 
 
 def list_points(sweep: Sweep, choices: Sequence[SweepChoice]) -> list[Point]:
-    """Return the points of a grid, in which the last key varies fastest, or of a random search: `trials` different
-    draws, or fewer if there are fewer combinations. `choices`: the settings to vary, with their values."""
+    """Return the points of a grid or of a random search. In a grid, the last key varies fastest. A random search has
+    `trials` different points, or fewer if there are fewer combinations. `choices`: the settings to vary, with their
+    values."""
     keys = [choice.key for choice in choices]
     if sweep.type == "grid":
         rows = itertools.product(*(choice.values for choice in choices))
@@ -126,8 +126,8 @@ def _draw(choice: SweepChoice, random: Any) -> Node:
 
 
 class OptunaSearch(Search):
-    """Search by optuna. `folder`: the folder of its journal. A resumed sweep first runs interrupted points again;
-    points that ended count as trials."""
+    """Search by optuna. `folder`: the folder of its journal. A resumed sweep first repeats the points that were
+    interrupted. Points that ended before count as trials."""
 
     def __init__(
         self,
@@ -218,8 +218,8 @@ class OptunaSearch(Search):
 
 
 def corners(choices: Sequence[SweepChoice]) -> list[Point]:
-    """Return the points that are checked before an adaptive search: each value of each setting in `choices`, combined
-    with the first values of the others."""
+    """Return the points that are checked before an adaptive search starts. Each has one of the values of one setting in
+    `choices`, and the first values of all other settings."""
     first = {choice.key: choice.samples()[0] for choice in choices}
     rows = [first, *(first | {choice.key: node} for choice in choices for node in choice.samples()[1:])]
     return [point_of(number, row) for number, row in enumerate(rows)]

@@ -45,8 +45,8 @@ ENDED = ("finished", "stopped early", "pruned")  # not repeated when a sweep res
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a point. `folder`: the run's folder; `value`: the value of the sweep's metric, None if there is none;
-    `reason`: why the run failed; `fingerprint`: fingerprint of its plan."""
+    """Result of a point. `folder`: the run's folder. `value`: the value of the sweep's metric, None if there is none.
+    `reason`: why the run failed. `fingerprint`: fingerprint of its plan."""
 
     point: Point
     folder: str
@@ -65,7 +65,7 @@ class Aim:
     higher_is_better: bool
 
     def value_of(self, record: Record | None) -> float | None:
-        """Return the best value of the metric if the run recorded it, otherwise the final value; None if there is
+        """Return the best value of the metric if the run recorded one, else its final value. Return None if there is
         neither."""
         if record is None:
             return None
@@ -93,8 +93,9 @@ class _Running:
 
 
 class SweepRunner:
-    """Runner of a sweep. `compiled`: function (point) -> its plan, or None after printing its errors; then the point
-    counts as failed. `say`: function that prints a line. `known`: results from before the sweep was resumed."""
+    """Runner of a sweep. `compiled`: function that returns the plan of a point; if the plan has errors, it prints them
+    and returns None, and the point counts as failed. `say`: function that prints a line. `known`: results from before
+    the sweep was resumed."""
 
     def __init__(
         self,
@@ -114,8 +115,8 @@ class SweepRunner:
         self._is_asked = False
 
     def run(self, slots: Sequence[DeviceSlot]) -> int:
-        """Run every point; as many run at the same time as there are slots. Return the exit code: 0; 3 if a point
-        failed; 75 if the sweep was requested to stop."""
+        """Run every point, as many at the same time as there are slots. Return the exit code: 0, 3 if a point failed,
+        or 75 if the sweep was requested to stop."""
         watch = StopRequest(on_first=self._ask, on_second=self._kill)
         watch.install()
         free, has_more = list(slots), True
@@ -165,7 +166,7 @@ class SweepRunner:
         return True
 
     def _wait_for_orphan(self, folder: Path) -> None:
-        """Wait until the run in `folder` has stopped, if a sweep that was killed left it running; at most ORPHANS_S
+        """Wait until a run in `folder` has stopped that an earlier, killed sweep left behind. Wait at most ORPHANS_S
         seconds."""
         deadline_s = time.monotonic() + ORPHANS_S
         while is_locked(folder) and not self._is_asked and time.monotonic() < deadline_s:
@@ -184,7 +185,7 @@ class SweepRunner:
             self._end(self._result(each, code))
 
     def _follow(self, each: _Running) -> None:
-        """Read new evaluations of a running point, and request its run to stop if the search calls it hopeless."""
+        """Read new evaluations of a running point. If the search calls the point hopeless, request its run to stop."""
         try:
             with open(each.folder / EVENTS, "rb") as file:
                 file.seek(each.offset)
@@ -228,7 +229,7 @@ class SweepRunner:
         self._write()
 
     def _ask(self) -> None:
-        """Request every run to save a checkpoint and stop. No more points are started afterwards."""
+        """Request every run to save a checkpoint and stop. Afterwards no more points are started."""
         self._is_asked = True
         self._say("stopping every point at the end of a step, with a checkpoint; repeat the signal to stop at once")
         for each in list(self._running):
@@ -240,8 +241,8 @@ class SweepRunner:
                 os.killpg(each.process.pid, signal.SIGKILL)
 
     def _write(self) -> None:
-        """Write the results to a new file and rename it, so that `results.json` is always complete. Results from before
-        the sweep was resumed are kept."""
+        """Write the results of all points to `results.json`, including those from before the sweep was resumed. A new
+        file is written and renamed, so that `results.json` is always complete."""
         results = {**self._known, **self.results}
         entries = [as_json(result) for result in self.aim.sort(list(results.values()))]
         text = json.dumps({**self._about, "points": entries}, indent=1)
@@ -251,8 +252,8 @@ class SweepRunner:
 
 
 def _start(plan: Path, folder: Path, slot: DeviceSlot) -> subprocess.Popen[str]:
-    """Start the process of a point. It is in a new process session, so that Ctrl-C in the terminal signals only the
-    sweep, which stops each point once. The option `-P` prevents imports from the working directory."""
+    """Start the process of a point in a new process session. So Ctrl-C in the terminal signals only the sweep, which
+    stops each point once. The option `-P` prevents imports from the working directory."""
     command = [sys.executable, "-P", "-m", "declarative_train", "run", str(plan), "--run-dir", str(folder), "--resume"]
     with open(folder / "console.txt", "a", encoding="utf-8") as console:
         process = subprocess.Popen(
@@ -276,8 +277,8 @@ def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
 
 
 def last_words(folder: Path) -> str:
-    """Return the last line with the prefix `dtrain: ` that the run in `folder` printed, which says why it failed; "" if
-    there is none."""
+    """Return the last line with the prefix `dtrain: ` that the run in `folder` printed, which says why it failed.
+    Return "" if there is none."""
     try:
         lines = (folder / "console.txt").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -286,7 +287,7 @@ def last_words(folder: Path) -> str:
 
 
 def point_name(point: Point) -> str:
-    """Return the folder name of a point, such as `003-lr=0.01-width=64`; it stays the same when the sweep is
+    """Return the folder name of a point, such as `003-lr=0.01-width=64`. It stays the same when the sweep is
     resumed."""
     names, text = shorten_names(point.values), f"{point.number:03d}"
     for key, value in point.values.items():
@@ -316,7 +317,7 @@ def _finite(value: float | None) -> float | str | None:
 
 
 def read_results(folder: Path) -> tuple[dict[str, Any], list[Result]]:
-    """Read the results file of a sweep. Return (description of the sweep, results of its points). Raises OSError and
+    """Return the description of a sweep and the results of its points, read from its results file. Raises OSError and
     ValueError."""
     found = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
     results = []

@@ -1,8 +1,7 @@
 """Watchdog: a process that stops the runs of a sweep if the sweep itself was killed.
 
-The sweep tells the watchdog through a pipe which runs are active. The pipe is closed when the sweep exits for any
-reason. Then the watchdog requests the remaining runs to save a checkpoint and stop.
-"""
+The sweep sends the process ids of active runs to the watchdog through a pipe, which is closed when the sweep exits for
+any reason. Then the watchdog requests the remaining runs to save a checkpoint and stop."""
 
 from __future__ import annotations
 

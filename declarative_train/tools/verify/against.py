@@ -31,8 +31,8 @@ MODEL = "model/"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Records of a run. `windows`: {(step of the previous record, step of this record): record}, because a record has
-    means over the steps in between; `checkpoints`: {step: folder}."""
+    """Records of a run. `windows`: the records by (step of the previous record, step of this record), because a record
+    has means over the steps in between. `checkpoints`: folders by step."""
 
     windows: dict[tuple[int, int], StepDone]
     checkpoints: dict[int, str]
@@ -43,10 +43,10 @@ class Recorded:
 
 
 def compare_with_run(plan: Plan, run: Record, *, step: int | None = None, device: Device | None = None) -> Verified:
-    """Run the first steps of a plan again and compare them with an earlier run. `step`: the last step to run;
-    None: the last step, at most 20, for which `run` has a record or a checkpoint, or the first such step if all
-    are later. `device`: where to run; None: GPUs if there are enough, otherwise the CPU. Raises DtrainError.
-    """
+    """Run the first steps of a plan again and compare them with an earlier run. Raises DtrainError.
+
+    `step`: the last step to run. None: the last step up to 20 for which `run` has a record or a checkpoint, or the
+    first such step if all are later. `device`: where to run. None: GPUs if there are enough, else the CPU."""
     earlier = _read(Path(run.folder))
     within = [each for each in earlier.steps if each <= MOST_STEPS] or earlier.steps[:1]
     if not within:
@@ -114,8 +114,8 @@ def _pair(step: int, old: float, new: float) -> tuple[str, float, str]:
 
 def _parameters(earlier: str, now: str, step: int) -> Iterator[tuple[str, float, str]]:
     """Compare the parameters of two checkpoints after the same `step`, in the folders `earlier` and `now`. Yield for
-    each tensor (name, largest difference relative to its largest element, remark as text). One tensor is in memory at a
-    time."""
+    each tensor its name, the largest difference relative to its largest element, and a remark. One tensor is in memory
+    at a time."""
     old, new = (
         {key: item for key, item in describe_tensors(path).items() if key.startswith(MODEL)} for path in (earlier, now)
     )

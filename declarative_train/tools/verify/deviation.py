@@ -17,10 +17,9 @@ class Bounds:
     start      for initial values
     node       for the output of a node, relative to the sum of its absolute values for a sample
     gradient   for a gradient, and for a loss
-    floor      a gradient is compared relative to at least this fraction of the model's largest gradient, because
-               smaller gradients are mostly rounding
-    update     for the change of a parameter, computed from equal gradients
-    """
+    floor      fraction of the model's largest gradient; a smaller gradient is compared relative to it, because small
+               gradients are mostly rounding
+    update     for the change of a parameter, computed from equal gradients"""
 
     start: float
     node: float
@@ -40,10 +39,12 @@ WIDE = {"tf32": Bounds(1e-6, 1e-2, 3e-2, 1e-2, 1e-3)}
 
 @dataclass(slots=True)
 class Deviation:
-    """Largest absolute difference in a rank's part of a tensor: at index `at`, the rank has `found`, the single process
-    `expected`. `places`: the blocks of the tensor that the rank has. `ratio`: the factor by which the expected values
-    are multiplied to bring them nearest to the found ones; `rest`: the largest difference that then remains. `digest`:
-    hash of the values, for comparison between ranks."""
+    """Largest absolute difference in a rank's part of a tensor. At index `at`, the rank has `found`, the single process
+    `expected`.
+
+    `places`: the blocks of the tensor that the rank has. `ratio`: the factor that brings the expected values nearest to
+    the found ones. `rest`: the largest difference after multiplying by `ratio`. `digest`: hash of the values, for
+    comparison between ranks."""
 
     difference: float = 0.0
     at: tuple[int, ...] = ()
@@ -56,8 +57,8 @@ class Deviation:
 
 
 def deviate(parts: Iterable[tuple[torch.Tensor, tuple[int, ...]]], whole: torch.Tensor) -> Deviation:
-    """Compare a rank's parts of a tensor with the same parts of the whole tensor. `parts`: (values, offset in the whole
-    tensor). The comparison is on the CPU, a few rows at a time."""
+    """Compare a rank's parts of a tensor with the same parts of the whole tensor. `parts`: values, and their offset in
+    the whole tensor. The comparison is on the CPU, a few rows at a time."""
     made = Deviation()
     parts = list(parts)
     product = square = 0.0

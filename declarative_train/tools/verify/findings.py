@@ -39,8 +39,8 @@ Kind = Literal[
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Difference between some ranks and one process that exceeds its bound. `name`: the parameter, node or loss term.
-    `difference`, `bound`: relative. `ranks`: the ranks that differ. `collective`: the communication between ranks on
-    which the value depends, "" if none. `why`: a remark on the cause."""
+    `difference`, `bound`: relative to the size of the values. `ranks`: the ranks that differ. `collective`: the
+    communication between ranks on which the value depends, "" if none. `why`: a remark on the cause."""
 
     kind: Kind
     name: str
@@ -63,8 +63,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Comparison of a step: a row for each kind of value, and the differences that exceed their bounds, in the order in
-    which the step computes the values: outputs in the order of the graph, gradients in the order of the backward."""
+    """Comparison of a step: a row for each kind of value, and the differences that exceed their bounds. They are in the
+    order in which the step computes the values: outputs in the order of the graph, gradients in the order of the
+    backward."""
 
     rows: tuple[Row, ...]
     findings: tuple[Finding, ...]
@@ -93,7 +94,7 @@ def bounds_of(plan: Plan) -> Bounds:
 
 
 def compare_reports(plan: Plan, index: StepIndex, reports: Sequence[RankReport]) -> Comparison:
-    """Return the comparison of the reports of all ranks with `index`, the numbers of the same step in one process."""
+    """Compare the reports of all ranks with `index`, the numbers of the same step in one process."""
     return _Comparer(plan, index, reports).compare()
 
 
@@ -122,7 +123,7 @@ class _Comparer:
 
     def _judge(self, kind: Kind, found: Iterable[tuple[str, list[tuple[float, int]]]], bound: float) -> None:
         """Add a row for a kind of value, and a finding for each name whose difference exceeds `bound` on some rank.
-        `found`: (name, (difference, rank) for each rank)."""
+        `found`: for each name, the pairs (difference, rank)."""
         largest, count = 0.0, 0
         for name, differences in found:
             worst = max(differences, default=(0.0, 0))
@@ -150,8 +151,8 @@ class _Comparer:
         self._rows.append(Row("rows", len(expected), 0.0))
 
     def _compare_parts(self, names: Sequence[str]) -> None:
-        """Check for each of the parameters `names` that the parts on all ranks together have every element. Add a
-        finding if not."""
+        """Check that the parts of each parameter in `names` on all ranks together have every element. If not, add a
+        finding."""
         for name in names:
             places = {place for report in self._reports if name in report.start for place in report.start[name].places}
             held, size = sum(prod(sizes) for _, sizes in places), prod(self._index.parameters[name].shape)
@@ -198,8 +199,8 @@ class _Comparer:
 
     def _statistic(self, name: str) -> list[tuple[float, int]]:
         """Return (difference, rank) for each rank that has the running statistic `name`. The difference is relative to
-        how far the step moved this statistic, but at least to a fraction (`Bounds.floor`) of the furthest move of any
-        statistic."""
+        the change of this statistic in the step, but at least to a fraction (`Bounds.floor`) of the largest change of
+        any statistic."""
         records = self._index.statistics
         furthest = max(record.moved for record in records.values())
         size = max(records[name].moved, self._bounds.floor * furthest)
@@ -233,8 +234,8 @@ class _Comparer:
         self._judge("loss", losses, self._bounds.gradient)
 
     def _place_of_items(self, rank: int) -> tuple[int, ...]:
-        """Return the coordinates of a rank along all axes except `pipeline` and `tensor`. Ranks for which these are
-        equal sum the same items of a loss."""
+        """Return the coordinates of a rank along all axes except `pipeline` and `tensor`. Ranks with equal coordinates
+        sum the same items of a loss."""
         place = self._plan.layout.ranks[rank].coordinates
         return tuple(at for axis, at in place.items() if axis not in ("pipeline", "tensor"))
 
@@ -248,8 +249,8 @@ class _Comparer:
         self._judge("gradient norm", [("all parameters", found)], self._bounds.update)
 
     def _explain(self, kind: Kind, name: str, rank: int) -> tuple[str, str]:
-        """Return (communication between ranks, remark on the cause) for the difference of a value; each is "" if
-        unknown. `kind`, `name`: the value; `rank`: the rank with the largest difference."""
+        """Return the communication between ranks that may have caused a difference, and a remark on the cause; each is
+        "" if unknown. `kind`, `name`: the value that differs. `rank`: the rank with the largest difference."""
         if kind == "output":
             return _collective_of_node(self._plan, name), ""
         if kind == "divisor":
@@ -306,7 +307,8 @@ class _Comparer:
 
 
 def _collective_of_node(plan: Plan, path: str) -> str:
-    """Return the communication between ranks on which the output of a node depends, as text; "" if none."""
+    """Return a text on the communication between ranks on which the output of a node depends, or "" if there is
+    none."""
     layout, found = plan.layout, []
     cuts = layout.cuts
     if cuts is not None and path in cuts.nodes:
@@ -337,7 +339,7 @@ def _relative(difference: float, size: float) -> float:
 
 
 def first_of_each(findings: Iterable[Finding]) -> Iterator[tuple[Finding, int]]:
-    """Yield (first finding, number of findings) for each kind of value."""
+    """Yield the first finding of each kind of value, and the number of findings of this kind."""
     by_kind: dict[str, list[Finding]] = {}
     for finding in findings:
         by_kind.setdefault(finding.kind, []).append(finding)

@@ -1,5 +1,5 @@
-"""Training step of a verification, as each process runs it. First one process runs the step and writes it to files;
-then the ranks of the requested mode run the same step and compare it with these files."""
+"""Training step of a verification, as each process runs it. One process runs the step and writes it to files. Then the
+ranks of the requested mode run the same step and compare it with these files."""
 
 from __future__ import annotations
 
@@ -44,14 +44,13 @@ _ALIVE: list[object] = []  # engines are never freed, as in a run
 class RankReport:
     """Comparison of one rank with one process.
 
-    samples                     {position in the global batch: number of the sample}
+    samples                     number of each sample, by its position in the global batch
     counts, sums                divisors of the loss terms, and this rank's sums; no sums on a rank without the loss
     norm                        norm of all gradients, as this rank computed it
-    nodes                       {path: (largest difference of a sample, its position)}. The sums of a sample's values
-                                are compared, relative to the largest sum of absolute values of any sample.
-    start, gradients, updates   {parameter: deviation}; None for a gradient that the rank does not have
-    statistics                  {running statistic: deviation}
-    """
+    nodes                       by path: the largest difference of a sample, and the sample's position. The sums of a
+                                sample's values are compared, relative to the largest sum of absolute values.
+    start, gradients, updates   deviations by parameter; None for a gradient that the rank does not have
+    statistics                  deviations by running statistic"""
 
     rank: int
     dp_rank: int
@@ -67,7 +66,7 @@ class RankReport:
 
 
 def record_step(folder: Path, step: int, job: RankJob, context: FailureContext, asked: Callable[[], bool]) -> int:
-    """Run the step in one process and write it to files in `folder`. Return the exit code. `step`: its number; the
+    """Run the step in one process and write it to files in `folder`. Return the exit code. `step`: its number. The
     other arguments are those of `run_rank`."""
     with torch_settings(job.plan, device := _device(job, context)):
         _run(job, context, step, lambda engine, batches: Recorder(folder, engine, batches), device)
@@ -78,7 +77,7 @@ def compare_step(
     folder: Path, reports: Path, step: int, job: RankJob, context: FailureContext, asked: Callable[[], bool]
 ) -> int:
     """Run the step as one rank of the requested mode, compare it with the files in `folder`, and write a report to the
-    folder `reports`. Return the exit code. `step`: its number; the other arguments are those of `run_rank`."""
+    folder `reports`. Return the exit code. `step`: its number. The other arguments are those of `run_rank`."""
     with torch_settings(job.plan, device := _device(job, context)):
 
         def make(engine: Engine, batches: Sequence[Batch]) -> Comparer:
@@ -115,8 +114,8 @@ def _run(
 
 
 def _stop_draws(engine: Engine) -> None:
-    """Switch layers that draw random numbers, such as dropout, to evaluation mode, because these numbers depend on the
-    layout."""
+    """Switch layers that draw random numbers, such as dropout, to evaluation mode, because their random numbers depend
+    on the layout."""
     for path in engine.plan.draws:
         for module in engine.modules:
             if has_module(module, path):
@@ -124,7 +123,7 @@ def _stop_draws(engine: Engine) -> None:
 
 
 class NoDraws(TorchFunctionMode):
-    """Context in which the random functions of expressions return the mean of their distribution in place of random
+    """Context in which the random functions of expressions return the mean of their distribution instead of random
     numbers."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -135,8 +134,8 @@ class NoDraws(TorchFunctionMode):
 
 
 class _Observer:
-    """Observer of one training step. Hooks on layers record their outputs in the forward, but not when activation
-    checkpointing repeats it."""
+    """Observer of one training step. Hooks on layers record their outputs in the forward. They record nothing when
+    activation checkpointing repeats the forward."""
 
     def __init__(self, folder: Path, engine: Engine, batches: Sequence[Batch]) -> None:
         self.files, self.engine, self.plan = StepFiles(folder), engine, engine.plan
@@ -170,9 +169,8 @@ class _Observer:
                 part.register_forward_hook(lambda _, inputs, output, path=path: take(path, inputs, output))
 
     def _rows_of(self, replica: int, chunk: int) -> Sequence[int]:
-        """Return the positions in the global batch of the rows in one call of the model, without rows that only fill
-        the batch. `chunk`: number of the call; `replica`: in `dp`, number of the model's copy. () if there are no such
-        rows."""
+        """Return the positions in the global batch of the rows in one call of the model, without rows of padding.
+        `chunk`: number of the call. `replica`: in `dp`, number of the model's copy."""
         if chunk >= len(self._positions):
             return ()
         positions = self._positions[chunk]
@@ -205,7 +203,7 @@ class _Observer:
         }
 
     def totals(self, result: StepResult) -> tuple[list[float], list[float]]:
-        """Return (divisors of the loss terms, this rank's sums of the loss terms)."""
+        """Return the divisors of the loss terms, and this rank's sums of the loss terms."""
         counts = result.counts.tolist() if isinstance(result.counts, torch.Tensor) else list(result.counts)
         sums = [sum(float(value) for value in term) for term in zip(*result.sums, strict=True)]
         return [float(each) for each in counts], sums
@@ -319,8 +317,8 @@ class Comparer(_Observer):
 
 
 def positions_of(plan: Plan, dp_rank: int, batches: Sequence[Batch]) -> Iterator[range]:
-    """Yield for each chunk the positions of this process' rows in the global batch, without rows that only fill the
-    batch. `dp_rank`: index of the process among those that read different rows."""
+    """Yield for each chunk the positions of this process' rows in the global batch, without rows of padding. `dp_rank`:
+    index of the process among those that read different rows."""
     batch = get_process_batch(plan)
     size = batch.microbatch_size
     for chunk, each in enumerate(batches):
@@ -329,7 +327,7 @@ def positions_of(plan: Plan, dp_rank: int, batches: Sequence[Batch]) -> Iterator
 
 
 def summarise_samples(output: torch.Tensor) -> torch.Tensor:
-    """Return a (R, 4) float64 tensor for the output of R samples: for each, the sum of absolute values, and three sums
+    """Return four sums (R, 4), float64, for the output of each of R samples: the sum of absolute values, and three sums
     with fixed random signs. Outputs with equal sums are almost certainly equal."""
     flat = output.detach().reshape(len(output), -1)
     signs = _signs(flat.shape[1])
@@ -341,7 +339,7 @@ _made: dict[int, torch.Tensor] = {}
 
 
 def _signs(size: int) -> torch.Tensor:
-    """Return a (3, size) tensor of random signs, -1 or 1; the same at every call."""
+    """Return a (3, size) tensor of random signs, -1 or 1. It is the same at every call."""
     if size not in _made:
         generator = torch.Generator().manual_seed(size)
         _made[size] = torch.randint(0, 2, (NUM_SUMS - 1, size), generator=generator).double() * 2 - 1

@@ -1,10 +1,9 @@
 """Checks of a plan without a run: do the parts of the ranks, their rows, and the reduction and scale of each gradient
 give the gradient of the whole batch?
 
-The checks are made for each kind of rank and each axis, not for each pair of ranks: ranks of one kind differ only in
+The checks are made for each kind of rank and each axis, not for each pair of ranks. Ranks of one kind differ only in
 their coordinate along `replicate`, so they do the same with other rows. How the parts of a layer must be combined is
-computed again from the layer's component and compared with the plan.
-"""
+computed again from the layer's component and compared with the plan."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ from declarative_train.tools.verify.reductions import reductions_of
 
 @dataclass(frozen=True, slots=True)
 class GradientRow:
-    """Parameters whose gradients are reduced in the same way. `how`: the reduction, as text; `num_parameters`,
-    `num_elements`: number of these parameters and of their elements; `example`: name of one of them."""
+    """Parameters whose gradients are reduced in the same way. `how`: the reduction, as text. `num_parameters`,
+    `num_elements`: number of these parameters, and of their elements. `example`: name of one of them."""
 
     how: str
     num_parameters: int
@@ -40,7 +39,7 @@ class GradientRow:
 @dataclass(frozen=True, slots=True)
 class Checked:
     """Result of the checks of a plan. `num_classes`: number of kinds of ranks (ranks of a kind do the same with other
-    rows). `rows`: how the gradients are reduced; `problems`: a sentence for each mistake."""
+    rows). `rows`: how the gradients are reduced. `problems`: a sentence for each mistake."""
 
     num_classes: int
     rows: tuple[GradientRow, ...]
@@ -101,9 +100,9 @@ def _check_parameters(plan: Plan) -> Iterator[str]:
 
 
 def _check_stages(plan: Plan) -> Iterator[str]:
-    """Yield a sentence for each mistake in the pipeline: each node must be in exactly one stage; each stage must be on
-    one place of the pipeline and compute each microbatch once; if a parameter is used in several stages, its gradient
-    must be summed over them."""
+    """Yield a sentence for each mistake in the pipeline. Each node must be in exactly one stage. Each stage must be on
+    one place of the pipeline and compute each microbatch once. The gradient of a parameter that several stages use must
+    be summed over them."""
     layout, pipeline = plan.layout, plan.layout.pipeline
     if pipeline is None:
         if layout.has("pipeline"):
@@ -151,8 +150,8 @@ def _check_schedule(grid: tuple[tuple[str, ...], ...], num_stages: int, num_micr
 
 
 def _users(graph: Graph, stages: tuple[tuple[str, ...], ...], plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Return {parameter: stages that use it}: the stage of its node, of nodes that call this node's module again, and
-    of the parameters that are tied to it."""
+    """Return a dict from each parameter to the stages that use it. A stage uses a parameter if it has its node, a node
+    that calls this node's module again, or the node of a parameter that is tied to it."""
     stage_of = {name: number for number, names in enumerate(stages) for name in names}
     by_node = {node.name: {stage_of.get(node.name, -1)} for node in graph.nodes}
     for node in graph.nodes:
@@ -172,8 +171,8 @@ def _node_of(parameter: str, nodes: Mapping[str, object]) -> str:
 
 
 def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
-    """Yield a sentence for each mistake in how layers are divided over `tensor` and `expert`: the parts of a parameter
-    must cover it exactly; a gradient must be summed over `tensor` if, and only if, each rank computes a part of it."""
+    """Yield a sentence for each mistake in how layers are divided over `tensor` and `expert`. The parts of a parameter
+    must cover it exactly. A gradient must be summed over `tensor` if each rank computes a part of it, and only then."""
     size, of_experts = plan.layout.size("tensor"), cuts.of_experts
     parameters = {item.name: item for item in plan.parameters}
     for name, cut in cuts.parameters.items():
@@ -218,8 +217,7 @@ def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
 
 def _name_in_model(path: str, found: LayerCut | str | None, experts: LayerCut | str | None) -> Cuts:
     """Return how the layer at `path` is divided, with the parameter names of the model (`path.weight`). `found`,
-    `experts`: how the layer divides itself over `tensor`, and over `expert`, with its own parameter names (`weight`).
-    """
+    `experts`: how the layer is divided over `tensor` and over `expert`, with its own parameter names (`weight`)."""
     cuts = Cuts()
     if isinstance(found, LayerCut):
         own = {f"{path}.{name}": cut for name, cut in found.parameters.items()}
@@ -237,7 +235,7 @@ def _layers(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Node, dict[st
 
 
 def _rows(plan: Plan) -> tuple[GradientRow, ...]:
-    """Return the trained parameters, grouped by how their gradients are reduced."""
+    """Return the parameters of the plan, grouped by how their gradients are reduced."""
     layout, reductions = plan.layout, reductions_of(plan)
     parts = {} if layout.cuts is None else layout.cuts.parameters
     of_experts = frozenset() if layout.cuts is None else layout.cuts.of_experts

@@ -1,4 +1,4 @@
-"""Plans for a verification: the plan of the requested mode changed to run on this machine, and the plan of the same
+"""Plans for a verification: the plan of the requested mode, changed to run on this machine, and the plan of the same
 step in one process."""
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _FLOATS = {"float16", "bfloat16", "float32"}
 
 
 def plan_here(plan: Plan, device: Device | None = None, *, in_float64: bool = False) -> Plan:
-    """Return the plan changed to run with all ranks on this machine, without evaluations, checkpoints, early stop,
-    time limit and moving average. `device`: where to run; None: GPUs if there are enough, otherwise the CPU.
-    `in_float64`: parameters and messages between ranks are float64."""
+    """Return the plan changed to run with all ranks on this machine, without evaluations, checkpoints, early stop, time
+    limit and moving average. `device`: where to run; None: GPUs if there are enough, else the CPU. `in_float64`:
+    parameters and messages between ranks are float64."""
     layout = plan.layout
     if layout.num_nodes > 1:
         size = len(layout.ranks)
@@ -47,8 +47,8 @@ def _in_float64(plan: Plan) -> Plan:
 
 
 def one_process(plan: Plan, *, in_microbatches: bool) -> Plan:
-    """Return a plan of the same step in one process: without mesh axes, compilation and recomputation. The whole batch
-    is in one forward. With `in_microbatches`, or if a node computes over all samples of a microbatch, there is one
+    """Return a plan of the same step in one process, without mesh axes, compilation and recomputation. The whole batch
+    is in one forward. But if `in_microbatches`, or if a node computes over all samples of a microbatch, there is one
     forward for each microbatch of a rank."""
     batch, layout = plan.batch, plan.layout
     size = batch.global_batch_size
@@ -85,7 +85,8 @@ def depends_on_microbatches(plan: Plan) -> bool:
 
 
 def layer_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Node]]:
-    """Yield (path, node) of every layer in the order of the forward, except layers that are called several times."""
+    """Yield the path and the node of every layer in the order of the forward, without layers that are called several
+    times."""
     called_again = {node.target for node in graph.nodes if node.kind == "reuse"}
     for node in graph.nodes:
         if node.name in called_again:

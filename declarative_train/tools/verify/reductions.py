@@ -11,8 +11,8 @@ from declarative_train.plan.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Reduction of a gradient over ranks. `axis`: the axis of the mesh along which these ranks differ; None for a
-    reduction over the replicas of one process (`dp`)."""
+    """Reduction of a gradient over ranks. `axis`: the axis of the mesh along which these ranks differ. None: the
+    reduction is over the replicas of one process (`dp`)."""
 
     how: Literal["sum", "mean"]
     axis: Axis | None
@@ -24,7 +24,7 @@ class Reduction:
 
 
 def reductions_of(plan: Plan) -> dict[str, tuple[Reduction, ...]]:
-    """Return {trained parameter: the reductions of its gradient, in order}."""
+    """Return a dict from each trained parameter to the reductions of its gradient, in order."""
     layout = plan.layout
     of_stages = {} if layout.pipeline is None else {item.name: item.stages for item in layout.pipeline.shared}
     summed = () if layout.cuts is None else layout.cuts.summed

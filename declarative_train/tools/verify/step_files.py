@@ -41,9 +41,8 @@ class StepIndex:
     counts      divisors of the loss terms
     sums        sums of the loss terms over the global batch
     norm        norm of all gradients together
-    nodes       {path of a layer: shape of its output for one sample}
-    statistics  {running statistic, such as those of batch norms: its record}
-    """
+    nodes       shape of each layer's output for one sample, by path of the layer
+    statistics  records of running statistics, such as those of batch norms, by name"""
 
     samples: list[int] = field(default_factory=list)
     counts: list[float] = field(default_factory=list)
@@ -69,7 +68,7 @@ class StepFiles:
         return found
 
     def write(self, kind: str, number: int, tensor: torch.Tensor) -> None:
-        """Write a whole tensor. `kind`: start, gradient, updated, node or statistic; `number`: index of the parameter,
+        """Write a whole tensor. `kind`: start, gradient, updated, node or statistic. `number`: index of the parameter,
         node or statistic."""
         tensor = tensor.detach()
         self._open(kind, number, tensor.shape, tensor.dtype).copy_(tensor)
@@ -85,8 +84,8 @@ class StepFiles:
 
 
 def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Yield (values, index of their first element in the whole tensor) for each block of `tensor` on this rank. `cut`:
-    how the tensor is divided; None: it is whole or sharded by rows."""
+    """Yield the values of each block of `tensor` on this rank, and the index of their first element in the whole
+    tensor. `cut`: how the tensor is divided; None: it is whole or sharded by rows."""
     if cut is not None:
         yield from blocks_of(tensor, cut)
         return
@@ -97,8 +96,8 @@ def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.
 
 
 def pieces(values: torch.Tensor, first: tuple[int, ...]) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Split a block of a tensor into pieces of a few rows. Yield (values, index of their first element in the whole
-    tensor). `first`: index of the block's first element."""
+    """Split a block of a tensor into pieces of a few rows. Yield the values of each piece, and the index of their first
+    element in the whole tensor. `first`: index of the block's first element."""
     if not values.dim():
         yield values, first
         return

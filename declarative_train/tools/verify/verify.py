@@ -36,9 +36,10 @@ def verify(
     in_microbatches: bool = False,
 ) -> Verified:
     """Run one optimizer step of a plan in its mode and in one process, and compare them. Both begin with the initial
-    values and use the rows of step `step`. `in_float64`: compute in float64 instead of the plan's precision. `device`
-    None: GPUs if there are enough, otherwise the CPU. `in_microbatches`: the single process computes one microbatch at
-    a time, with less memory. Raises DtrainError if a process fails."""
+    values and use the rows of step `step`. Raises DtrainError if a process fails.
+
+    `in_float64`: compute in float64 instead of the plan's precision. `device`: where to run; None: GPUs if there are
+    enough, else the CPU. `in_microbatches`: the single process computes one microbatch at a time, with less memory."""
     if not 1 <= step <= plan.training.num_steps:
         raise DtrainError(
             f"the run has the steps 1 to {plan.training.num_steps}; there is no step {step}", exit_code=WRONG_USE
@@ -71,7 +72,7 @@ def verify(
 
 
 def no_sinks(run_dir: Path) -> Sequence[Sink]:
-    """Return no sinks: a verification writes no events."""
+    """Return no sinks, because a verification writes no events."""
     return ()
 
 
