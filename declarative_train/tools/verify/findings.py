@@ -74,8 +74,8 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Result of a verification. `plan`: the plan of the requested mode, as it was run; `notes`: what was not compared,
-    and why; `title`: what was compared."""
+    """Result of a verification. `plan`: the plan of the requested mode, as it was run. `notes`: what was not compared,
+    and why. `title`: what was compared."""
 
     plan: Plan
     step: int
