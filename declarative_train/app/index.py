@@ -42,8 +42,8 @@ KIND_NAMES = {
     "optimizers": "optimizer",
     "lr_schedules": "schedule",
 }
-MOST_FIRST = 3  # entries that other commands show of an unknown word
-ENOUGH = 8  # entries, from which on weaker matches are left out
+MOST_FIRST = 3  # entries that a command shows for a word that it does not know
+ENOUGH = 8  # number of entries from which weaker matches are left out
 _NAMED = re.compile(r"`(dtrain \w+|[\w.]+)")
 _MODULE = re.compile(r"^(torch|nn|F|tf|keras|sklearn|transformers)\.(\w+\.)*")
 _WORDS = re.compile(r"[a-z0-9]+")
@@ -150,8 +150,9 @@ def _by_score(scored: tuple[int | None, int]) -> tuple[int, int]:
 
 
 def _score(entry: Entry, word: str, named: set[str]) -> int | None:
-    """Return how well an entry matches `word`: 0 if `word` is its name, larger for a weaker match; None if it does not
-    match. `named`: dtrain's names for `word`, if it belongs to another tool."""
+    """Return how well an entry matches `word`: 0 if `word` is its name, a larger number for a weaker match. None if it
+    does not match. `named`: dtrain's names for `word`, if it belongs to another tool.
+    """
     name, last = entry.name.lower(), entry.last.lower()
     if word in (name, last) or aliases.letters(word) == aliases.letters(last):
         return 0

@@ -42,7 +42,7 @@ COMMANDS = {
 }
 
 LEAST_OPEN_FILES = 64  # with fewer, torch's processes cannot connect, and some of its code aborts
-ON_POSIX = frozenset({"evaluate", "predict", "run"})  # forks, signals, locks of files
+ON_POSIX = frozenset({"evaluate", "predict", "run"})  # they need fork, POSIX signals and file locks
 
 
 @cache

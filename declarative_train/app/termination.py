@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# the warnings of schedulers, see run/signals.py; SIGHUP ends a command whose terminal is gone
+# Schedulers send these before they stop a job (run/signals.py). SIGHUP is left out: it ends a command at once.
 SIGNALS = () if sys.platform == "win32" else (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 AGAIN_S = 1.0
 
@@ -44,7 +44,7 @@ def signals_raise() -> Iterator[None]:
 
     def terminate(number: int, frame: FrameType | None) -> None:
         if os.getpid() != own:
-            forget()  # the child was just being forked
+            forget()  # this is a child that has just been forked
             os.kill(os.getpid(), number)
             return
         received.append(number)

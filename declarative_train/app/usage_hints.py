@@ -1,4 +1,4 @@
-"""Hints on arguments that no command accepts: what to type in their place."""
+"""Hints on arguments that no command accepts: what to type instead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMANDS_ELSEWHERE = {
     "resume": "run RECIPE --resume",
 }
 _INPUT = dict.fromkeys(("--source", "--data", "--input", "--file", "--from"), "the rows follow the run: `RUN FILE`")
-OPTIONS_ELSEWHERE: dict[str, dict[str, str]] = {  # by command
+OPTIONS_ELSEWHERE: dict[str, dict[str, str]] = {  # command -> {option of another tool: hint}
     "init": {
         **dict.fromkeys(("--data", "--source", "--csv", "--input", "--file"), "its name here is `--from`"),
         **dict.fromkeys(
@@ -53,8 +53,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None:
-    """Return a hint if the first of `words` that is not an option is not a command, or if `words` ask for the version
-    in another way than `--version`; otherwise None. `commands`: the names of the commands."""
+    """Return a hint if a word is written where a command is expected, but is no command, or if the version is asked for
+    in another way than `--version`; otherwise None. `words`: the arguments. `commands`: the names of the commands.
+    """
     first = next((word for word in words if not word.startswith("-")), None)
     if first is None or first in commands:
         return "`dtrain --version`" if words[:1] in (["-v"], ["-V"]) else None

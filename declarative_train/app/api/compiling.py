@@ -33,8 +33,9 @@ AS_WRITTEN = Overrides()
 
 
 class CompileResult(NamedTuple):
-    """Plan of a recipe (None if there is none) and its diagnostics. `note`: why there is no plan although the recipe
-    has no error."""
+    """Result of compiling a recipe. `plan`: None if there is none; `note` then has the reason if it is not an error of
+    the recipe. `texts`: {path: content} of the recipe's files.
+    """
 
     loaded: Loaded
     plan: Plan | None
@@ -100,7 +101,7 @@ def lint_recipe(
 
         diagnostics = locate_fixes(diagnostics, read)
     if any("dtrain:" in text for text in read.values()):
-        from declarative_train.core.diagnostics.suppress import suppress  # few recipes need it
+        from declarative_train.core.diagnostics.suppress import suppress  # imported here, because few recipes need it
 
         diagnostics = suppress(diagnostics, read, checked=STATIC if static else None)
     return Linted(diagnostics, read)
@@ -113,7 +114,7 @@ def without_ignored(compiled: CompileResult) -> list[Diagnostic]:
         return found
     from declarative_train.core.diagnostics.suppress import suppress  # most recipes do not need it
 
-    return list(suppress(found, compiled.texts, checked=()))  # lint reports a comment without effect
+    return list(suppress(found, compiled.texts, checked=()))  # `checked=()`: `lint` reports comments without effect
 
 
 def texts_of(loaded: Loaded) -> dict[str, str]:
@@ -123,8 +124,9 @@ def texts_of(loaded: Loaded) -> dict[str, str]:
 
 
 def fragment_in_words(loaded: Loaded) -> str | None:
-    """Return a message if the file is a fragment, a part of a recipe to be merged into others, and has no mistakes;
-    otherwise None."""
+    """Return a message if the file is a fragment without mistakes, otherwise None. (A fragment is a part of a recipe
+    that is merged into others.)
+    """
     is_wrong = any(item.is_error for item in loaded.diagnostics)
     if loaded.recipe is not None or loaded.document is None or is_wrong:
         return None

@@ -29,7 +29,7 @@ class DtrainError(Exception):
         self.diagnostics = tuple(diagnostics)
 
     def _render_traceback_(self) -> list[str]:
-        """Return the lines that IPython shows in place of a traceback."""
+        """Return the lines that IPython shows instead of a traceback."""
         return [f"{type(self).__name__}: {self.message}"]
 
 

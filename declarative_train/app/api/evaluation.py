@@ -18,7 +18,7 @@ class Evaluation:
     """Result of an evaluation.
 
     values       the loss and the metrics of the recipe, by `<set>/<name>`
-    reports      for each output: metrics, classes, confusion, residuals, worst samples
+    reports      for each output of the model: metrics, classes, confusion, residuals, worst samples
     num_samples  the number of samples that were evaluated
     """
 

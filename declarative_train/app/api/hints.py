@@ -19,7 +19,7 @@ _WRITTEN = "the command `dtrain init --from DATA --target COLUMN` writes a recip
 _CHANGED = "a recipe is changed when it is loaded: `dt.load(PATH, set={'training.epochs': 5})`"
 _OF_RUN = "`run = recipe.run()`, then `run.predict(ROWS)` or `run.evaluate()`"
 _SECTIONS = ("data", "model", "objective", "training", "evaluation", "parallelism", "layout", "checkpoint", "config")
-WORDS: dict[str, dict[str, str]] = {  # by what has the name
+WORDS: dict[str, dict[str, str]] = {  # module or class of the API -> {name in another library: hint}
     "declarative_train": {
         **dict.fromkeys(("read", "open", "read_recipe", "load_recipe", "from_file", "read_yaml"), _LOADED),
         **dict.fromkeys(("fit", "train", "run", "Trainer", "Model", "Learner", "Sequential", "Module"), _TRAINED),
@@ -68,7 +68,7 @@ def no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
     """Return the error for an attribute `name` that `owner`, a module or class of the API, does not have. It contains a
     hint if there is one. `known`: the existing names, of which a similar one is proposed."""
     what = f"`{owner}` has no `{name}`"
-    if name.startswith("_"):  # a notebook and `copy` look for many
+    if name.startswith("_"):  # notebooks and `copy` ask for many such names
         return AttributeError(what)
     similar = [each for each in known if not each.startswith("_")]
     hint = WORDS[owner].get(name) or (did_you_mean(name, similar) if similar else None)

@@ -38,7 +38,7 @@ def _plain(key: str, value: object) -> object:
     if isinstance(value, list | tuple):
         return [_plain(key, each) for each in value]
     if callable(item := getattr(value, "item", None)) and getattr(value, "shape", None) == ():
-        return _plain(key, item())  # a number of numpy or torch
+        return _plain(key, item())  # number from numpy or torch
     raise DtrainError(
         f"set: `{key}` is a {type(value).__name__}, and a recipe contains numbers, words, lists and mappings",
         exit_code=WRONG_USE,

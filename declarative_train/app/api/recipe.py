@@ -39,9 +39,10 @@ def load(
     set: Mapping[str, object] | None = None,
     with_: Paths | str = (),
 ) -> Recipe:
-    """Return a recipe. `path`: its file, or a mapping with the sections of a recipe. `with_`: fragments that are
-    merged over it, as by `--with`; `set`: single values by dotted path, as by `--set`. Each method of the recipe reads
-    the file again. Raises DtrainError if there is no readable file at `path`, or `path` has another type."""
+    """Return a recipe. `path`: its file, or a mapping with the sections of a recipe. `with_`: fragments to merge over
+    it, as by `--with`. `set`: single values by dotted path, as by `--set`. The file is read when a method of the recipe
+    is called, each time again. Raises DtrainError if there is no readable file at `path`, or `path` has another type.
+    """
     if isinstance(path, Mapping):
         return Recipe(STDIN_NAME, overrides(set, with_), _as_yaml(path))
     if not isinstance(path, str | os.PathLike):
@@ -74,7 +75,7 @@ def _plain(value: object) -> object:
         return os.fspath(value)
     if isinstance(value, Mapping):
         return dict(value)
-    if hasattr(value, "item"):  # a number of numpy
+    if hasattr(value, "item"):  # number from numpy
         return value.item()
     raise TypeError(f"{type(value).__name__} is not a value of a recipe")
 

@@ -63,8 +63,9 @@ class Run:
 
     @property
     def result(self) -> dict[str, float]:
-        """Final value of every metric of every set, by `<set>/<metric>`, and the best ones by `best/...`; if the run
-        has not ended, the latest values."""
+        """Final value of every metric of every set, by `<set>/<metric>`; the best values are at `best/...`. If the run
+        has not ended, the latest values.
+        """
         return dict(self.record.values)
 
     @property
@@ -113,14 +114,14 @@ class Run:
         device: str = "auto",
         ranks: int = 1,
     ) -> Table:
-        """Apply the model to new rows, as `dtrain predict` does. Return a table of class names and probabilities, or
-        of numbers in the unit of their column.
+        """Apply the model to new rows, as `dtrain predict` does. Return a table of class names and probabilities, or of
+        numbers in the unit of their column.
 
         `rows`: a pandas DataFrame or Series (one row), a pyarrow Table, a mapping of columns, a list of rows, or the
         path of a file (csv, jsonl, parquet, npy). `outputs`: nodes whose outputs are returned unchanged, such as an
         embedding. `keep`: columns of `rows` to repeat in the result. `ranks`: number of processes that share the rows;
-        it does not change the result. The result is a DataFrame, with the index of a given one; without pandas, a
-        pyarrow Table. Raises DtrainError.
+        it does not change the result. The result is a pandas DataFrame, or a pyarrow Table if pandas is not installed.
+        If `rows` is a DataFrame, the result has its index. Raises DtrainError.
         """
         from declarative_train.inference.predict import Prediction
 

@@ -1,4 +1,5 @@
-"""Tables as arguments and results of the Python API: pandas if it is installed, otherwise pyarrow, which always is.
+"""Tables as arguments and results of the Python API: pandas if it is installed, otherwise pyarrow, which dtrain
+requires.
 
 The tables of a run are made from its events: one has a row per logged step, the other a row per epoch. Columns have the
 names of TensorBoard's curves: `training/loss`, `training/accuracy`, `validation/loss`.
@@ -23,7 +24,9 @@ Row = dict[str, float | int | None]
 
 
 def as_table(rows: Sequence[Mapping[str, object]] | Sequence[pa.Table], like: object = None) -> Table:
-    """Return a list of rows, or of pieces of a table, as one table. `like`: a DataFrame whose index the result gets."""
+    """Return one table, made from a list of rows or from a list of tables with consecutive rows. `like`: a DataFrame
+    whose index the result gets.
+    """
     import pyarrow as pa
 
     pieces = [row for row in rows if isinstance(row, pa.Table)]

@@ -15,9 +15,9 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, Sever
 from declarative_train.core.diagnostics.lines import Lines
 from declarative_train.recipe.hints.edits import apply, propose
 
-MOST_DIAGNOSTICS = 4  # for which edits are tried: most follow from one mistake
-MOST_EDITS = 80  # of a diagnostic
-MOST_FULL = 4  # of these, linted with the data and the graph
+MOST_DIAGNOSTICS = 4  # diagnostics for which edits are tried; usually one mistake causes most of them
+MOST_EDITS = 80  # edits that are tried for a diagnostic
+MOST_FULL = 4  # edits that are also linted with the data and the graph
 
 Lint = Callable[[Mapping[str, str]], Iterable[Diagnostic]]  # edited texts by path -> diagnostics
 _Key = tuple[str, str]
@@ -54,9 +54,12 @@ def with_tried_fixes(
     full: Lint | None,
     asked: Collection[Diagnostic] | None = None,
 ) -> list[Diagnostic]:
-    """Return the diagnostics, the first few of them with a fix found by trying. `static`: function that lints edited
-    texts without the data. `full`: the same with all checks; None: only `static` is used. `asked`: the diagnostics for
-    which fixes are searched; None: the errors, or the warnings if there is no error."""
+    """Return the diagnostics, the first few of them with a fix that was found by trying.
+
+    `static`: function that lints edited texts without the data. `full`: function that lints them with all checks, or
+    None to use only `static`. `asked`: the diagnostics for which fixes are searched; None: the errors, or the warnings
+    if there is no error.
+    """
     found = list(diagnostics)
     worst = [each for each in found if each.is_error] or [each for each in found if each.severity is Severity.WARNING]
     worst = worst if asked is None else [each for each in found if each in asked]
@@ -80,8 +83,9 @@ def _find(
     wrong: Diagnostic, before: list[Diagnostic], texts: Mapping[str, str], static: Lint, full: Lint | None
 ) -> tuple[tuple[Fix, ...], set[_Key]] | None:
     """Try edits that may correct the diagnostic `wrong`. Return (the fixes of the best edit, keys of the diagnostics
-    that it removes); None if no edit helps. `before`: all diagnostics of the unedited texts. `static`, `full`: as in
-    `with_tried_fixes`."""
+    that it removes); None if no edit helps. `before`: all diagnostics of the unedited texts. `static`, `full`:
+    functions that lint edited texts, as in `with_tried_fixes`.
+    """
     path, text = wrong.span.path, texts[wrong.span.path]
     seen, ranked = {text}, list[tuple[bool, int, int, str, tuple[Fix, ...]]]()
     lines = Lines(path, text)
@@ -102,7 +106,7 @@ def _find(
         left = list((full or static)({path: edited}))
         if _helps(wrong, before, left):
             return fixes, {_key(each) for each in before} - {_key(each) for each in left}
-    if ranked and is_static(wrong):  # what is wrong with the data or the graph was hidden by it
+    if ranked and is_static(wrong):  # the full check failed only because it now reaches other mistakes
         return ranked[0][-1], {_key(wrong)}
     return None
 
@@ -114,14 +118,18 @@ def is_static(diagnostic: Diagnostic) -> bool:
 
 def _helps(wrong: Diagnostic, before: list[Diagnostic], left: list[Diagnostic]) -> bool:
     """Return whether an edit removes the diagnostic `wrong` and causes no new one. `before`, `left`: all diagnostics
-    before and after the edit. Two exceptions: if `wrong` is a YAML error, new diagnostics are allowed that are not YAML
-    errors, because the recipe was not checked before; if `wrong` is S003, new S002 are allowed."""
+    before and after the edit.
+
+    Two kinds of new diagnostics are allowed. If `wrong` is a YAML error, those that are not YAML errors, because the
+    recipe could not be checked before. If `wrong` is a value of the wrong type (S003), missing keys (S002), because the
+    right value may be a mapping with more keys.
+    """
     old, new = Counter(map(_key, before)), Counter(map(_key, left))
     if new[_key(wrong)] >= old[_key(wrong)]:
         return False
     if wrong.code.startswith("Y"):
         return not any(code.startswith("Y") for code, _ in new - old)
-    is_shape = wrong.code == "S003"  # a mapping in place of a word needs its keys
+    is_shape = wrong.code == "S003"  # the right value may be a mapping
     return all(code == "S002" and is_shape for code, _ in new - old)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from declarative_train.app.records.comparison import Comparison
     from declarative_train.app.records.record import Record
 
-LONGEST = 40  # characters of a value
+LONGEST = 40  # number of characters of a value that are shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from declarative_train.core.packs import Command, find_packs, hooks
 if TYPE_CHECKING:
     from declarative_train.data.spec import DataSpec
 
-_PAGE_WIDTH = 120  # characters of a line of the page
+_PAGE_WIDTH = 120  # characters of a line on the HTML page
 
 
 def data_commands() -> dict[str, Command]:
@@ -110,7 +110,7 @@ def _show(args: argparse.Namespace) -> int:
         return 1
     sheet, whole_page = None, ""
     try:
-        with as_data_error(prepare_sets(data)[TRAINING]):  # which file is broken
+        with as_data_error(prepare_sets(data)[TRAINING]):  # the error names the broken file
             shown = sections(data)
             rows = first_rows(data, terminal_width())
             if args.pictures or args.html:

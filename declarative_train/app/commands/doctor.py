@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
 def list_facts() -> Iterator[tuple[str, str]]:
     """Yield the name and the value of each fact about this machine."""
-    # The question is asked through NVML, so that a later fork from this process could still use the GPUs.
+    # NVML counts the GPUs without starting CUDA, so that processes forked later can use them.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import torch
     from torch import distributed
@@ -68,7 +68,7 @@ def list_facts() -> Iterator[tuple[str, str]]:
 def memory() -> str:
     try:
         return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
-    except (ValueError, OSError):  # a name that this system does not have
+    except (ValueError, OSError):  # this system does not have the name
         return "unknown"
 
 

@@ -110,7 +110,7 @@ def recipe_files(paths: list[str]) -> tuple[list[str], int]:
             try:
                 is_recipe = looks_like_recipe(file.read_text("utf-8", "replace"))
             except OSError:
-                is_recipe = True  # linting it says why it cannot be read
+                is_recipe = True  # so that lint reports why it cannot be read
             if is_recipe:
                 found.append(str(file))
             else:
@@ -159,7 +159,7 @@ def lint(path: str, stdin: str | None, args: argparse.Namespace, edited: Mapping
         name, texts = STDIN_NAME, {STDIN_NAME: stdin, **(edited or {})}
     find = lint_recipe
     if args.format == "json" or args.unsafe_fixes:
-        from declarative_train.app.api.tried_fixes import lint_and_try as find  # for mistakes, and those who fix them
+        from declarative_train.app.api.tried_fixes import lint_and_try as find  # imported only if fixes are searched
     return find(name, overrides_of(args), texts=texts, static=args.static, plugins=args.plugins)
 
 

@@ -83,8 +83,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _as_data(what: str | None) -> object:
-    """Return the object that `--json` prints for `what`. If `what` is None, the names of each kind; if it is a kind,
-    the types or other entries of this kind; if it is a name, its entry with all keys. None if there is no such name."""
+    """Return the object that `--json` prints for `what`; None if there is no such name. For None, the object has the
+    names of each kind. For a kind, it has the types or other entries of this kind. For a name, it has its entry with
+    all keys.
+    """
     entries = [each for each in all_entries() if each.kind not in ("page", "diagnostic", "command")]
     kinds = {**KIND_NAMES, "blocks": "block", "hardware": "gpu"}
     if what is None:

@@ -127,7 +127,7 @@ def print_result(as_json: bool, run_dir: Path, code: int | None = None) -> None:
     from declarative_train.app.views.result import result_json, result_text
 
     record = read_record(str(run_dir))
-    if as_json:  # the folder may have been taken away meanwhile
+    if as_json:  # `record` is None if the folder was removed meanwhile
         gone = {"run": str(run_dir), "state": "gone"}
         print(json.dumps((gone if record is None else result_json(record)) | {"exit_code": code}))
     elif record is None:

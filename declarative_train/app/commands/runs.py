@@ -15,8 +15,8 @@ from declarative_train.app.printing import print_text
 if TYPE_CHECKING:
     from declarative_train.app.records.record import Record
 
-WIDTH = 80  # if the terminal's width is unknown
-LONGEST_REASON = 3  # failed runs whose reasons are printed below the table
+WIDTH = 80  # width of the table if that of the terminal is unknown
+LONGEST_REASON = 3  # number of failed runs whose reasons are printed below the table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,8 +104,9 @@ def _seconds(record: Record) -> tuple[float | None, float | None]:
 
 
 def short_run(record: Record) -> str:
-    """Return the time in a run's name, with which it usually begins; otherwise the whole name. (The rest of the name is
-    in another column of the table.)"""
+    """Return the time at the beginning of a run's name, or the whole name if it does not begin with a time. (The rest
+    of the name is in another column of the table.)
+    """
     name = record.run
     return name[:15] if name[:8].isdigit() and name[8:9] == "-" and name[9:15].isdigit() else name
 

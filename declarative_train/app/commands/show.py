@@ -147,7 +147,7 @@ def list_balanced(recipe: Recipe) -> str:
     from declarative_train import planner
 
     plan, _ = planner.compile(recipe)
-    if plan is None:  # what is wrong with the rest is for `lint` to say
+    if plan is None:  # `lint` reports the errors
         return ""
     lines = []
     for term in plan.objective.terms:

@@ -14,7 +14,7 @@ from declarative_train.app.printing import print_text
 if TYPE_CHECKING:
     from declarative_train.app.records.record import Record
 
-MOST_WARNINGS = 5  # the last ones of this session
+MOST_WARNINGS = 5  # number of last warnings that are shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +110,7 @@ def read_stragglers(folder: Path) -> list[str]:
 def _parse(line: bytes) -> Entry:
     try:
         found = json.loads(line)
-    except ValueError:  # an incomplete last line, after a crash
+    except ValueError:  # after a crash, the last line may be incomplete
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -26,13 +26,13 @@ def run(args: argparse.Namespace) -> int:
         found = f"`{args.dir}` is a file" if Path(args.dir).exists() else f"there is no folder `{args.dir}`"
         print(f"dtrain: {found}; a run makes a folder: dtrain run RECIPE", file=sys.stderr)
         return 2
-    # -P: a `tensorboard.py` of the working directory is not imported
+    # -P: do not import a `tensorboard.py` in the working directory.
     command = [sys.executable, "-P", "-m", "tensorboard.main", "--logdir", args.dir, "--host", args.host]
     command += ["--port", str(args.port), "--reload_multifile", "true"]
     if args.port:  # TensorBoard sorts by name, which puts `accuracy` before `loss`
         print(f"dtrain: with the losses first: {page_with_losses_first(args.host, args.port)}", file=sys.stderr)
     sys.stdout.flush()
-    os.execv(sys.executable, command)  # signals and the exit code are TensorBoard's own
+    os.execv(sys.executable, command)  # TensorBoard gets the signals, and its exit code is that of this command
 
 
 def page_with_losses_first(host: str, port: int) -> str:

@@ -23,7 +23,7 @@ from declarative_train.run.storage.remote_dir import is_uploading
 from declarative_train.run.storage.run_lock import is_locked
 
 TAIL = 1 << 16  # bytes at the end of a run's events that are read first
-WINDOW = 1 << 22  # then at most
+WINDOW = 1 << 22  # largest number of bytes that are read
 FAILURES = "failures"
 
 State = Literal["running", "finished", "stopped early", "stopped", "failed"]
@@ -104,9 +104,11 @@ Entry = dict[str, Any]
 
 
 def _read_last_session(path: str) -> tuple[Entry, Entry | None, dict[str, Entry], list[float]]:
-    """Read the last session of a run from its events. Return (its first event, the event of its end or None, latest
-    events, seconds of its steps). The latest events are by kind, for evaluations by kind and set. Only the end of the
-    file is read; older events are missing."""
+    """Return (first event, event of the end or None, latest events, seconds of the steps) of the last session of a run.
+
+    The latest events are {kind of event: event}; for evaluations the key is kind and set. Only the end of the file is
+    read. If the session began before that, the first event is {}.
+    """
     latest: dict[str, Entry] = {}
     times: list[float] = []
     ended: Entry | None = None
@@ -160,7 +162,7 @@ def _from_the_end(path: str) -> Iterator[Entry]:
 def _event(line: bytes) -> Entry | None:
     try:
         entry = json.loads(line)
-    except ValueError:  # an incomplete last line, after a crash
+    except ValueError:  # after a crash, the last line may be incomplete
         return None
     return entry if isinstance(entry, dict) else None
 
@@ -193,8 +195,9 @@ def _state(folder: str, ended: Entry | None) -> tuple[State, str]:
 
 
 def _about_older(folder: str, started: Entry) -> Entry:
-    """Return facts about a run without `run.json`: from `started`, its first event, or from its plan if `started` is
-    {}; {} if it has neither."""
+    """Return facts about a run that has no `run.json`. They come from `started`, its first event, or from its plan if
+    `started` is {}. The result is {} if it has neither.
+    """
     if started:
         known = {key: started.get(key) for key in ("name", "mode", "num_ranks", "num_steps")}
         settings = {
@@ -214,11 +217,12 @@ _RECIPE_KEYS = {"seed": "seed", "optimizer": "training.optimizer.type", "lr_sche
 
 
 def checkpoints_of(folder: str) -> tuple[str | None, str | None]:
-    """Return (path of the last checkpoint of a run, path of its best checkpoint), as their manifests say; None for one
-    that does not exist."""
+    """Return (path of the last checkpoint of a run, path of its best checkpoint), according to their manifests. A path
+    is None if there is no such checkpoint.
+    """
     try:
         found, _ = CheckpointStore(checkpoints_root(folder)).entries()
-    except Exception:  # of a store that cannot be reached: each client has its own
+    except Exception:  # the store cannot be reached; each client library raises other exceptions
         return None, None
     best = next((entry.path for entry in found if entry.manifest.get("is_best")), None)
     return (found[0].path if found else None), best

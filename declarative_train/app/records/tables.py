@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from declarative_train.app.records.record import Record, is_run, read_record
 from declarative_train.plan.settings import Settings, find_differing, format_value, shorten_names
 
-DEEPEST = 6  # folders below the given one: runs/NAME/sweeps/TIME/POINT
-MOST_METRICS = 2  # columns by default
+DEEPEST = 6  # levels of folders to search, as in runs/NAME/sweeps/TIME/POINT
+MOST_METRICS = 2  # number of metric columns by default
 MOST_SETTINGS = 4  # settings of one run
 
 
@@ -66,16 +66,20 @@ def own_word(name: str, value: object) -> str:
 
 
 def with_mode(record: Record) -> Settings:
-    """Return the settings of a run, in which the value of `parallelism` is the mode that was used. (In the recipe it
-    may be `auto`.)"""
+    """Return the settings of a run with the mode that was used as the value of `parallelism`, which is `auto` in some
+    recipes.
+    """
     rest = {key: value for key, value in record.settings.items() if key not in ("parallelism", "parallelism.mode")}
     return {"parallelism": record.mode, **rest}
 
 
 def metric_columns(records: Sequence[Record], wanted: Sequence[str] = ()) -> list[str]:
-    """Return the columns of a table: first `wanted`, then other values, up to MOST_METRICS columns. The other values
-    are sorted: those that at least half of the runs have come first; then by set, from test over best values and other
-    sets to training; then metrics before losses."""
+    """Return the names of the metric columns of a table: all of `wanted`, then other values, up to MOST_METRICS
+    columns.
+
+    Of the other values, those that at least half of the runs have come first. Among these, the order is: test, best
+    values, other sets, training; within a set, metrics come before losses.
+    """
     counts: dict[str, int] = {}
     for record in records:
         for name in record.values:

@@ -1,4 +1,4 @@
-"""Text about components and devices, from their docstrings and data sheets."""
+"""Text about components and devices, made from their docstrings and data sheets."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def summary(component: type[Component]) -> str:
 
 
 def component_page(kind: str, component: type[Component]) -> str:
-    """Return the manual page of one type of component of a `kind`: description, ports, outputs, and its fields with
-    type, default and meaning."""
+    """Return the manual page of a component of the kind `kind`: its description, ports and outputs, and its keys with
+    type, default and meaning.
+    """
     name = component.model_fields["type"].default
     lines = [f"{name} ({kind})", "", inspect.getdoc(component) or ""]
     if issubclass(component, Layer):
@@ -47,8 +48,9 @@ def component_page(kind: str, component: type[Component]) -> str:
 
 
 def describe_keys(component: type[Component]) -> list[dict[str, object]]:
-    """Return, for each key of a component except `type`, its name, type, meaning and, unless it is required, its
-    default."""
+    """Return a dict for each key of a component except `type`: `key` (its name), `type`, `about` (its meaning) and, if
+    it is not required, `default`.
+    """
     docs = field_docs(component)
     found: list[dict[str, object]] = []
     for key, name in recipe_keys(component).items():

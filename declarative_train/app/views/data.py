@@ -22,11 +22,11 @@ from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.data.split_rows import TRAINING
 
-_LOOKED_AT = 1 << 16  # rows of the source
-_SAMPLES = 256  # of the training set, for the ranges of fields
+_LOOKED_AT = 1 << 16  # rows of the source from which columns are described
+_SAMPLES = 256  # training samples from which fields are described
 _CLASSES = 40
 _COLUMNS = 100
-_LONGEST = 24  # characters of a value
+_LONGEST = 24  # shown characters of a value
 
 
 def sections(data: DataSpec) -> list[Shown]:
@@ -154,7 +154,7 @@ def _counts(prepared: PreparedSet, name: str) -> tuple[Counter[int], bool]:
     field."""
     count = min(prepared.num_samples, _LOOKED_AT)
     values = prepared.gather(np.arange(count), [name])[name]
-    values = values.argmax(-1) if values.dtype.kind == "f" else values  # `one_hot`
+    values = values.argmax(-1) if values.dtype.kind == "f" else values  # a field with `one_hot`
     return Counter(values.ravel().tolist()), count < prepared.num_samples
 
 
@@ -169,8 +169,9 @@ def _names(field: FieldSpec) -> dict[int, str]:
 
 
 def page(name: str, shown: Sequence[Shown], first_rows: str, sheet: bytes | None) -> str:
-    """Return an HTML page with the tables `shown`; it needs no other files. `name`: of the recipe; `first_rows`: text
-    of the first samples; `sheet`: an image of samples as PNG, or None."""
+    """Return an HTML page with the tables `shown`; it needs no other files. `name`: name of the recipe. `first_rows`:
+    the first samples as text. `sheet`: an image of samples as PNG, or None.
+    """
     body = [f"<h1>Data of {html.escape(name)}</h1>"]
     if sheet is not None:
         picture = base64.b64encode(sheet).decode()

@@ -15,7 +15,7 @@ from declarative_train.planner.text.layout import describe_cuts
 from declarative_train.planner.text.model import groups_of, update_in_words
 
 MOST_DEVICES = 8  # listed one by one; more are shown as a range
-MOST_PARTS = 5  # of a block
+MOST_PARTS = 5  # shown nodes of a block
 
 
 def flow(plan: Plan, width: int | None = None) -> str:
@@ -69,8 +69,10 @@ def data_rows(plan: Plan) -> list[Row]:
 
 
 def slice_rows(plan: Plan) -> list[Row]:
-    """Return the rows that show how a batch is divided: into chunks of gradient accumulation, slices and microbatches.
-    In a pipeline, accumulation does not make chunks but more microbatches."""
+    """Return the rows that show how a batch is divided: into chunks of gradient accumulation, into slices (one for each
+    data-parallel rank), and into microbatches. A pipeline has no chunks: accumulation increases its number of
+    microbatches.
+    """
     batch, pipeline = plan.batch, plan.layout.pipeline
     found: list[Row] = []
     rows, slices = batch.global_batch_size, batch.data_parallel_size
@@ -241,7 +243,7 @@ def open_graph(plan: Plan) -> Graph:
 
 
 def inside(node: Node) -> str:
-    """Return a text on what a node of the graph computes; for a block, with the nodes in it."""
+    """Return a text that says what a node of the graph computes; for a block, with the nodes in it."""
     if node.graph is None:
         return kind(node)
     parts = [kind(part) for part in node.graph.nodes if part.kind != "expression"]

@@ -14,7 +14,7 @@ LOSS, VALIDATION = "training/loss", "validation/loss"
 
 CHART_HEIGHT = 10
 CHART_WIDTH = 64
-FLAT = 0.005  # a smaller relative change counts as none
+FLAT = 0.005  # largest relative change that counts as no change
 BRIEF = "remark: the change of the training loss; the epoch of the lowest validation loss"
 
 

@@ -10,7 +10,7 @@ from declarative_train.core.amounts import number as four_decimals
 from declarative_train.inference.evaluate import EvaluationResult
 from declarative_train.inference.report import Report, WorstSample
 
-MOST_CLASSES = 30  # listed classes; of more, those with most items
+MOST_CLASSES = 30  # number of listed classes; if there are more, those with the most samples
 _MOST_MISTAKES = 10
 _MOST_IN_TABLE = 12
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
     from declarative_train.run.simulated_first_step import RankedStep
 
-SHOWN = 4  # numbers of a parameter
+SHOWN = 4  # shown numbers of a parameter
 SHOWN_OF_ROW = 3
 
 
@@ -36,7 +36,7 @@ def first_step(plan: Plan, width: int | None) -> str:
 
 
 def _parts(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield (sentence, table) for each part of the step."""
+    """Yield (sentence, table) for each section of the text about a step."""
     places, batch = part_places(plan), plan.batch
     size = step.rows * len(step.parts)
     title = f"the first step, with {format_count(step.rows, 'row')} for each {plan.layout.place_word}"
@@ -61,7 +61,9 @@ def _parts(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[st
 
 
 def part_places(plan: Plan) -> list[str]:
-    """Return for each part of a batch the name of the rank, ranks or device that computes it."""
+    """Return the names of the places that compute the parts of a batch, one name for each part: a rank, several ranks,
+    or a device.
+    """
     layout, count = plan.layout, plan.batch.data_parallel_size
     if layout.is_one_process:
         return ["process"] if count == 1 else [f"device {index}" for index in range(count)]
@@ -109,8 +111,9 @@ def _losses(plan: Plan, step: RankedStep, places: Sequence[str], width: int | No
 
 
 def _gradients(plan: Plan, step: RankedStep, places: Sequence[str], width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield (sentence, table) for the gradients that are shown: their values on each rank, and combined over the
-    ranks. Yield nothing if the batch has only one part. `places`: the names of the ranks."""
+    """Yield (sentence, table) for the gradients of some parameters: the values of each rank, and their combination over
+    the ranks. Yield nothing if the batch has only one part. `places`: the names of the ranks.
+    """
     if len(step.parts) == 1:
         return
     together = "sum" if plan.layout.scatters else "mean"
@@ -151,9 +154,12 @@ def _update(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[s
 
 
 def _shards(plan: Plan, index: int, parameter: torch.Tensor) -> Iterator[tuple[str, Any]]:
-    """Yield (names of ranks, index of the part of `parameter` that they update); the index `...` means all of it. torch
-    shards the first dimension in chunks of equal size, except the last. `index`: number of the parameter's pipeline
-    stage; 0 without a pipeline."""
+    """Yield (names of ranks, the slice of `parameter` that these ranks update); the slice is `...` if they update all
+    of it.
+
+    `index`: number of the parameter's pipeline stage; 0 without a pipeline. Slices are of the first dimension, in equal
+    sizes except the last, as torch shards it.
+    """
     layout = plan.layout
     if layout.pipeline is not None:
         yield holders(plan, index), ...

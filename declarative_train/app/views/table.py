@@ -62,8 +62,9 @@ def _longest(cells: Sequence[str], most: int | None) -> int:
 
 
 def items(rows: Sequence[tuple[str, str, Sequence[str]]], width: int) -> str:
-    """Return rows as lines of text. Each row begins with its number and name; its texts are one below the other to the
-    right. No line is longer than `width`."""
+    """Return rows as lines of text, no longer than `width`. A row is (number, name, texts): the line begins with number
+    and name, and the texts follow to the right, one below the other.
+    """
     margin = max(len(number) for number, _, _ in rows) + max(len(name) for _, name, _ in rows) + 4
     names = max(len(name) for _, name, _ in rows)
     lines = []
@@ -74,13 +75,14 @@ def items(rows: Sequence[tuple[str, str, Sequence[str]]], width: int) -> str:
     return "\n".join(lines)
 
 
-FILLED = 100  # a text is broken from this column on
+FILLED = 100  # column at which long lines of the given texts are broken
 _BEGINNING = re.compile(r" *(\S+(?: \S+)*?:? {2,})?")
 
 
 def fit_lines(text: str, width: int | None) -> str:
-    """Return a text with no line longer than `width`: paragraphs are wrapped; text after two blanks in a line is a
-    second column and stays aligned."""
+    """Return a text with no line longer than `width`. Paragraphs are wrapped. If a line has two blanks in a row, the
+    text after them is a second column, which stays aligned.
+    """
     if width is None:
         return text
     lines: list[str] = []

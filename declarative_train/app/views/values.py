@@ -69,7 +69,7 @@ def trace_values(trained: Trained, width: int | None) -> str:
     rows: list[tuple[str, ...]] = [
         (node.name, kind(node), _shape(found[node.name]), numbers(found[node.name])) for node in nodes
     ]
-    if plan.layout.num_devices > 1:  # how an evaluation of the run computes them
+    if plan.layout.num_devices > 1:  # an evaluation of the run divides the nodes over them
         header = (*header, "where")
         rows = [(*row, _where(plan, node)) for row, node in zip(rows, nodes, strict=True)]
     values = made | found
@@ -154,7 +154,8 @@ def _field_rows(
     data: DataSpec, chosen: PreparedSet, sample: int, made: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, str, str, str]]:
     """Yield (name, values of its columns, conversion, result) of each field for one sample, as text. `chosen`,
-    `sample`: the set and the sample's number in it; `made`: the converted values by field."""
+    `sample`: the set, and the sample's number in the set. `made`: the converted values by field.
+    """
     row = np.asarray([_row(chosen, sample)])
     known = {field.name for field in data.fields}
     for field in data.fields:
@@ -189,7 +190,7 @@ def _raw(value: Any) -> str:
         return numbers(value)
     return (
         f"{value:g}" if isinstance(value, float | np.floating) else " ".join(str(value).split())
-    )  # an id is shown with every digit
+    )  # an integer keeps all digits, because it may be an id
 
 
 def _shape(values: np.ndarray) -> str:
