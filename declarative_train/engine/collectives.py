@@ -1,4 +1,4 @@
-"""Communication between ranks: this rank's position on the plan's mesh, sums over ranks, and rows gathered from
+"""Communication between ranks: the position of this rank on the plan's mesh, sums over ranks, and rows gathered from
 ranks."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _reduce_scatter_single = getattr(distributed, "reduce_scatter_single", None) or 
 
 
 class Alone(Collective):
-    """Collective of a single process: sums and gathers return their input."""
+    """Collective of a single process, in which sums and gathers return their input."""
 
     rank, size = 0, 1
     group: ProcessGroup | None = None
@@ -44,7 +44,7 @@ class Alone(Collective):
         return tensor
 
     def sum_(self, tensor: torch.Tensor) -> None:
-        """Do nothing: the sum over one process is the tensor itself."""
+        """Do nothing, because the sum over one process is the tensor itself."""
 
     def begin_sum_(self, tensor: torch.Tensor) -> Callable[[], None]:
         return lambda: None
@@ -71,8 +71,8 @@ class Ranks(Collective):
         distributed.all_reduce(tensor, group=self.group)
 
     def begin_sum_(self, tensor: torch.Tensor) -> Callable[[], None]:
-        """Start replacing the tensor by its sum over the ranks, and return a function that waits for the result. Call
-        this function before the tensor is read; with several sums, call the functions in the order in which the sums
+        """Start to replace the tensor by its sum over the ranks, and return a function that waits for the result. Call
+        this function before you read the tensor; with several sums, call the functions in the order in which the sums
         were started. On a GPU the function makes the stream wait, not the host."""
         work = distributed.all_reduce(tensor, group=self.group, async_op=True)
         assert work is not None
@@ -89,21 +89,21 @@ class Ranks(Collective):
         return greatest
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensors of all ranks, concatenated along the last dimension in rank order. They must have equal
-        shapes."""
+        """Return the tensors of all ranks, joined along the last dimension in the order of the ranks. They must have
+        equal shapes."""
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         distributed.all_gather(parts, tensor, group=self.group)
         return torch.cat(parts, -1)
 
     def gather_tokens(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensors (B, T, ...) of all ranks, concatenated along T in rank order. They must have equal
+        """Return the tensors (B, T, ...) of all ranks, joined along T in the order of the ranks. They must have equal
         shapes."""
         parts = tensor.new_empty((self.size * len(tensor), *tensor.shape[1:]))
         _gather_single(parts, tensor.contiguous(), group=self.group)
         return parts.view(self.size, *tensor.shape).movedim(0, 1).flatten(1, 2)
 
     def sum_tokens(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum the tensors (B, T, ...) over the ranks, and return this rank's part of the sum along T (a
+        """Sum the tensors (B, T, ...) over the ranks, and return this rank's slice of the sum along T (a
         reduce-scatter)."""
         B, T, *rest = tensor.shape
         parts = tensor.reshape(B, self.size, T // self.size, *rest).movedim(1, 0).contiguous()
@@ -112,8 +112,8 @@ class Ranks(Collective):
         return found
 
     def exchange(self, tensor: torch.Tensor, sent: Sequence[int], received: Sequence[int]) -> torch.Tensor:
-        """Send rows of `tensor` to each rank, and return the rows that the ranks send to this rank, in rank order (an
-        all-to-all). `sent`: number of rows for each rank. `received`: number of rows from each rank."""
+        """Send rows of `tensor` to each rank, and return the rows that the ranks send to this one, in the order of the
+        ranks (an all-to-all). `sent`: number of rows for each rank. `received`: number of rows from each rank."""
         found = tensor.new_empty(sum(received), *tensor.shape[1:])
         distributed.all_to_all_single(found, tensor.contiguous(), list(received), list(sent), group=self.group)
         return found
@@ -129,7 +129,8 @@ class Ranks(Collective):
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(tensor.dtype)
 
     def _sizes_and_dtype(self, tensor: torch.Tensor) -> tuple[list[int], torch.dtype]:
-        """Return (number of rows of each rank's `tensor`, a dtype that can represent the tensors of all ranks)."""
+        """Return the number of rows of each rank's `tensor`, and a dtype that can represent the tensors of all
+        ranks."""
         mine = torch.tensor([len(tensor), _DTYPES.index(tensor.dtype)], dtype=torch.int64, device=tensor.device)
         parts = [torch.empty_like(mine) for _ in range(self.size)]
         distributed.all_gather(parts, mine, group=self.group)
@@ -139,21 +140,21 @@ class Ranks(Collective):
 
 
 class MeshPosition:
-    """Position of this rank on the plan's mesh, and the groups of ranks to which it belongs.
+    """Position of this rank on the plan's mesh, and the groups of ranks to which it belongs. Each group includes this
+    rank.
 
-    world       all ranks
-    data        the ranks that differ from this rank only in the rows of the batch that they read, in the order of the
-                rows; `dp_rank` is this rank's index among them, `data_ranks` are their global numbers
-    pipeline    the ranks with the other stages of this pipeline; None without this axis
-    expert      the ranks with the other experts; `same_experts`: the ranks with copies of this rank's experts
-    context     the ranks with other positions of the same rows; None without this axis
-    tensor      the ranks with the other parts of each divided layer; None without this axis
-    items       the ranks with other rows or other positions of the batch; valid items are counted over these
-    sums        the ranks over which losses, metrics and counts are summed
-    mesh        torch's mesh, with the plan's names of axes; only for layouts in which torch needs a mesh
-    is_traced   the step runs on tensors without memory, which DistributedDataParallel does not support
-
-    Each group includes this rank."""
+    `world`      all ranks
+    `data`       the ranks that differ from this one only in the rows of the batch that they read, in the order of the
+                 rows; `dp_rank` is this rank's index among them, `data_ranks` are their global numbers
+    `pipeline`   the ranks with the other stages of this pipeline; None without this axis
+    `expert`     the ranks with the other experts; `same_experts`: the ranks with copies of this rank's experts
+    `context`    the ranks with other positions of the same rows; None without this axis
+    `tensor`     the ranks with the other parts of each divided layer; None without this axis
+    `items`      the ranks with other rows or other positions of the batch, over which valid items are counted
+    `sums`       the ranks over which losses, metrics and counts are summed
+    `mesh`       torch's mesh, with the plan's names of axes; only for layouts in which torch needs a mesh
+    `is_traced`  the step runs on tensors without memory, which DistributedDataParallel does not support
+    """
 
     def __init__(self, layout: LayoutPlan, device: torch.device, *, is_traced: bool = False) -> None:
         self.is_traced = is_traced
@@ -202,8 +203,8 @@ class MeshPosition:
         return self._mesh
 
     def _join_experts(self, layout: LayoutPlan) -> DeviceMesh:
-        """Return a mesh of the data-parallel axes in which `shard` and `expert` are joined to one axis called `shard`.
-        Parameters other than experts are sharded over this axis."""
+        """Return a mesh of the data-parallel axes in which `shard` and `expert` are one axis, called `shard`.
+        Parameters other than experts are sharded over it."""
         from torch.distributed.device_mesh import DeviceMesh
 
         axes = tuple(axis for axis in DATA_AXES if layout.has(axis))
@@ -216,8 +217,8 @@ class MeshPosition:
         return DeviceMesh.from_group([copies, shards], device, ranks, mesh_dim_names=("replicate", "shard"))
 
     def _join(self, layout: LayoutPlan, along: Sequence[Axis]) -> tuple[Alone | Ranks, Sequence[int]]:
-        """Return (the collective over the ranks that differ from this rank only in their positions on the axes `along`,
-        the global numbers of these ranks). Axes that the mesh does not have are ignored; if it has none of them, the
+        """Return the collective over the ranks that differ from this one only in their positions on the axes `along`,
+        and the global numbers of these ranks. Axes that the mesh does not have are ignored. If it has none of them, the
         result is this rank alone."""
         axes = tuple(axis for axis in along if layout.has(axis))
         if not axes:
@@ -227,16 +228,16 @@ class MeshPosition:
 
 
 def make_group(ranks: Sequence[int]) -> ProcessGroup:
-    """Return a process group of the given ranks, all of which must call this. Its time limit is that of the run,
-    DTRAIN_TIMEOUT_S (torch's default is half an hour)."""
+    """Return a process group of the given ranks, all of which must call this. Its time limit is `DTRAIN_TIMEOUT_S`
+    (torch's default is half an hour)."""
     limit = timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S"))
     made: ProcessGroup = distributed.new_group(list(ranks), timeout=limit, use_local_synchronization=True)
     return made
 
 
 def _make_mesh(layout: LayoutPlan, device: torch.device) -> DeviceMesh:
-    """Return torch's mesh for a layout. The process groups are created here and not by `init_device_mesh`, which has no
-    argument for a time limit."""
+    """Return torch's mesh for a layout. Its process groups are created here, because `init_device_mesh` has no argument
+    for a time limit."""
     from torch.distributed.device_mesh import DeviceMesh
 
     sizes, names = zip(*((axis.size, axis.name) for axis in layout.mesh), strict=True)
@@ -253,14 +254,14 @@ def _make_mesh(layout: LayoutPlan, device: torch.device) -> DeviceMesh:
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this rank's part of a DTensor; any other tensor is returned unchanged."""
+    """Return this rank's shard of a DTensor. Any other tensor is returned unchanged."""
     found: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return found
 
 
 def finish_together(device: torch.device) -> None:
-    """Wait until all ranks have finished their GPU work. Without this, a rank could exit while another GPU still reads
-    data that it sent. The hosts wait for each other by gloo, which delivers all its data before it returns."""
+    """Wait until all ranks have finished their GPU work. Otherwise a rank could exit while another GPU still reads data
+    from it. The hosts wait for each other through gloo, which delivers all its data before it returns."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         distributed.all_reduce(torch.zeros(1))
@@ -269,7 +270,7 @@ def finish_together(device: torch.device) -> None:
 @torch.no_grad()
 def average_buffers(module: nn.Module, ranks: Alone | Ranks) -> None:
     """Average the floating-point buffers of a module over the ranks, with one message. They are running statistics,
-    which each rank updated with its own rows. (Integer buffers, such as counters, are equal on all ranks.)"""
+    which each rank has updated with its own rows. (Integer buffers, such as counters, are equal on all ranks.)"""
     buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
     if not buffers:
         return

@@ -1,4 +1,5 @@
-"""Devices of the ranks. They are chosen once for all ranks; the user gets a notice if they differ from the layout's."""
+"""Devices of the ranks. They are chosen once for all ranks. If they are not those of the layout, the user gets a
+notice."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ _NEVER = -1
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """Devices that all ranks use. `kind`: kind of device. `notice`: message for the user, if the devices are not those
-    of the layout. `indices`: for each rank, the number of its GPU among the GPUs that the rank sees; (): the numbers in
+    """Devices that all ranks use. `kind`: kind of device. `notice`: message for the user if they are not those of the
+    layout, or None. `indices`: for each rank, the number of its GPU among those that the rank sees; (): the numbers in
     the plan."""
 
     kind: Literal["cuda", "cpu", "mps"]
@@ -46,9 +47,9 @@ class DeviceChoice:
 
 @dataclass(frozen=True, slots=True)
 class VisibleDevices:
-    """GPUs that one rank sees on its machine; a launcher such as torchrun started the rank. `host`: name of the
-    machine. `local_rank`: number of the rank on its machine; None if the launcher does not set it. `gpus`: unique names
-    of the GPUs."""
+    """GPUs that one rank sees, which a launcher such as torchrun has started. `host`: name of its machine.
+    `local_rank`: the rank's number on the machine; None if the launcher does not set it. `gpus`: unique names of the
+    GPUs."""
 
     host: str
     local_rank: int | None
@@ -56,10 +57,9 @@ class VisibleDevices:
 
 
 def choose_device(layout: LayoutPlan, num_visible: int, where: str = "here") -> DeviceChoice:
-    """Return the devices for ranks on one machine. `num_visible`: number of GPUs that are visible there. `where`: the
-    machine, for the message (`here`, `on gpu07`). With `layout.device: auto` and no GPU, the CPU is used. Raises
-    RunFailure if there are fewer GPUs than the layout needs: a slow run on the CPU next to idle GPUs is rarely
-    intended."""
+    """Return the devices for ranks on one machine. With `layout.device: auto` and no GPU, it is the CPU. Raises
+    RunFailure if there are some GPUs, but fewer than the layout needs: a slow run on the CPU next to idle GPUs is
+    rarely intended. `num_visible`: number of visible GPUs. `where`: the machine, for messages (`here`, `on gpu07`)."""
     if layout.device == "cpu":
         return DeviceChoice("cpu")
     if layout.device == "mps":
@@ -82,8 +82,8 @@ def choose_device(layout: LayoutPlan, num_visible: int, where: str = "here") -> 
 
 def assign_devices(layout: LayoutPlan, all_visible: Sequence[VisibleDevices]) -> DeviceChoice:
     """Return the devices for ranks that a launcher started. `all_visible`: the GPUs that each rank sees. A rank that
-    sees only one GPU (Slurm can be set up so) uses this one, whatever its number in the plan. Raises RunFailure if GPUs
-    are missing, or if a rank's number on its machine is not that in the plan."""
+    sees only one GPU, as Slurm can arrange, uses this one, whatever its number in the plan is. Raises RunFailure if
+    GPUs are missing, or if a rank's number on its machine is not the one in the plan."""
     if layout.device in ("cpu", "mps") or len(layout.ranks) < 2 or not any(visible.gpus for visible in all_visible):
         return choose_device(layout, len(all_visible[0].gpus))
     gpus: dict[str, set[str]] = {}
@@ -114,8 +114,8 @@ def _processes(layout: LayoutPlan) -> str:
 
 
 def _too_few(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:
-    """Return the failure for missing GPUs. `where`: the machine on which `num_visible` GPUs are visible. The message
-    proposes a change of the layout."""
+    """Return the failure for missing GPUs, with a message that proposes another layout. `where`: the machine, on which
+    `num_visible` GPUs are visible."""
     named = {*layout.devices, *layout.rank_devices}
     key = "gpus" if layout.num_nodes == 1 else "gpus_per_node"
     if num_visible >= len(named):
@@ -135,8 +135,8 @@ def _too_few(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:
 
 
 def num_gpus_wanted(layout: LayoutPlan) -> int:
-    """Return the number of GPUs that each node must have: the highest GPU number in the layout plus one, since the
-    numbers may have gaps."""
+    """Return the number of GPUs that each node must have. It is the highest GPU number in the layout plus one, because
+    the numbers may have gaps."""
     return max(*layout.devices, *layout.rank_devices, 0) + 1
 
 
@@ -147,7 +147,7 @@ def num_gpus() -> int:
 
 
 def has_mps() -> bool:
-    """Return whether torch can use the GPU of an Apple machine here."""
+    """Return whether torch can use the GPU of an Apple machine."""
     import torch
 
     return torch.backends.mps.is_available()
@@ -167,7 +167,7 @@ def _name_of_gpu(index: int) -> str:
 
 
 def device_of(rank: RankPlan, kind: str, index: int | None = None) -> torch.device:
-    """Return the torch device of a rank. `kind`: cpu, cuda or mps. `index`: number of the GPU, for a rank that does not
+    """Return the torch device of a rank. `kind`: cpu, cuda or mps. `index`: number of the GPU, if this rank does not
     see the same GPUs as the others; None: the number in the plan."""
     import torch
 
@@ -177,16 +177,16 @@ def device_of(rank: RankPlan, kind: str, index: int | None = None) -> torch.devi
 
 
 def exact_device(device: torch.device) -> torch.device:
-    """Return the device on which results computed on `device` are summed in float64. This is `device` itself, except
-    for Apple's GPUs, which do not support float64; for these it is the CPU."""
+    """Return the device that sums, in float64, results that were computed on `device`. It is `device` itself, or the
+    CPU for Apple's GPUs, which do not support float64."""
     import torch
 
     return torch.device("cpu") if device.type == "mps" else device
 
 
 def threads_per_rank(num_local_ranks: int) -> int:
-    """Return the number of CPU threads per rank: OMP_NUM_THREADS if it is set, otherwise the machine's cores divided by
-    `num_local_ranks`, the number of ranks on the machine."""
+    """Return the number of CPU threads per rank. It is OMP_NUM_THREADS if this is set, otherwise the number of cores
+    divided by the number of ranks on this machine."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdigit() and int(asked) > 0:
         return int(asked)
@@ -195,8 +195,8 @@ def threads_per_rank(num_local_ranks: int) -> int:
 
 def safe_threads(wanted: int) -> int:
     """Return how many CPU threads a forked rank can use: `wanted`, or 1 if this process already has an OpenMP thread
-    pool. The pool does not survive a fork, and the rank would wait for it forever. torch cannot be asked whether there
-    is a pool, so a forked child process tries to use one."""
+    pool. The pool does not survive a fork, and the rank would wait for it forever. torch does not report whether there
+    is a pool, so a forked child tries to use one."""
     import torch
 
     if wanted == 1:
@@ -226,7 +226,7 @@ def bind_to_gpu(device: torch.device) -> None:
 
 def join_freed_memory() -> None:
     """Make torch join freed pieces of GPU memory (`expandable_segments`), which reduces fragmentation. Call this before
-    CUDA allocates memory: torch reads the setting only once."""
+    CUDA allocates memory, because torch reads the setting only once."""
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
@@ -235,8 +235,9 @@ def keep_freed_memory() -> None:
     """Keep freed CPU memory in this process from now on, if the C library supports this (`mallopt` of glibc).
 
     Each step frees its activations. By default the C library returns large pieces to the system, which clears every
-    page again in the next step: 3,000 page faults were measured, a twentieth of the step of a small GPT, a tenth of the
-    step of a small CNN. With this setting a rank's memory stays at its peak; the plan and the logs show this peak."""
+    page again in the next step. In measurements these were 3,000 page faults, or a twentieth of the step of a small GPT
+    and a tenth of that of a small CNN. With this setting a rank's memory stays at its peak, which the plan and the logs
+    show."""
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -248,7 +249,7 @@ def keep_freed_memory() -> None:
 def start_autograd() -> None:
     """Run a first backward, which starts autograd's threads, one per device. Call this before torch's fake tensors are
     used: with them, a CUDA build of torch assumes a GPU and could not start a thread for it. Processes that are forked
-    afterwards cannot compute gradients."""
+    later cannot compute gradients."""
     import torch
 
     torch.ones((), requires_grad=True).backward()  # type: ignore[no-untyped-call]

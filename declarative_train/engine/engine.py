@@ -37,14 +37,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StepResult:
-    """Result of an optimizer step. Its tensors stay on the device. The training loop reads them only at steps that are
-    logged, so that other steps do not wait for the device.
+    """Result of an optimizer step. Its tensors stay on the device, and the training loop reads them only at logging
+    steps, so that other steps do not wait for the device.
 
-    sums       for each chunk (rows of one forward), this rank's sums of the L loss terms; [] on a rank without the loss
-    counts     number of valid items of each loss term in the global batch, by which the sums are divided: L numbers,
-               or a float64 tensor (L,)
-    grad_norm  norm of the gradients of the whole model before clipping; None if it was not computed
-    finite     whether all gradients are finite, a bool tensor, the same on all ranks; None if this was not checked"""
+    `sums`       this rank's sums of the L loss terms, for each chunk (rows of one forward); [] without the loss
+    `counts`     number of valid items of each loss term in the global batch, by which the sums are divided: L
+                 numbers, or a float64 tensor (L,)
+    `grad_norm`  norm of the gradients of the whole model before clipping; None if it was not computed
+    `finite`     bool tensor: all gradients are finite; equal on all ranks; None if this was not checked
+    """
 
     sums: Sums
     counts: Sequence[float] | torch.Tensor
@@ -53,16 +54,16 @@ class StepResult:
 
 
 class Driver(Protocol):
-    """Interface for running the model on this rank. `buffers`: tensors that receive data from other ranks and are kept
-    between steps."""
+    """Interface of objects that run the model on this rank. `buffers`: tensors that receive data from other ranks and
+    are kept between steps."""
 
     @property
     def buffers(self) -> Sequence[torch.Tensor]: ...
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
-        """Run forward and backward of the chunks of step number `step`, and accumulate the gradients of the loss: the
-        sum of the L loss terms, each multiplied by its factor in `factors`. Return for each chunk the sums of the L
-        terms."""
+        """Run forward and backward of the chunks of step number `step`; gradients accumulate in the parameters. Return
+        for each chunk the sums of the L loss terms. `factors`: numbers by which the terms are multiplied before they
+        are added to the loss."""
 
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
         """Run the forward of a batch without gradients. Return all values that losses and metrics read, by name; None
@@ -96,15 +97,16 @@ class DirectDriver:
 class Engine:
     """Model, optimizer and process groups of one rank.
 
-    plan           the plan, with the graph that ranks run (`as_run`)
-    model          this rank's part of the model, with parameters under the plan's names
-    world          all ranks
-    ranks          the ranks over which the training loop sums losses
-    dp_rank        data-parallel index of this rank, which decides the rows of a global batch that it reads
-    metrics        training metrics, over the rows of all steps since they were last read
-    loss_scale     the loss scale for fp16; None for other precisions
-    average        the moving average of the parameters; None if the plan has none
-    is_replicated  whether every rank has the whole model and the whole optimizer state"""
+    `plan`           the plan, with the graph that ranks run (`as_run`)
+    `model`          this rank's part of the model, with parameters under the plan's names
+    `world`          all ranks
+    `ranks`          the ranks over which the training loop sums losses
+    `dp_rank`        data-parallel index of this rank, which decides the rows of a global batch that it reads
+    `metrics`        training metrics, over the rows of all steps since they were last read
+    `loss_scale`     the loss scale for fp16; None for other precisions
+    `average`        the moving average of the parameters; None if the plan has none
+    `is_replicated`  whether every rank has the whole model and the whole optimizer state
+    """
 
     def __init__(
         self,
@@ -114,10 +116,11 @@ class Engine:
         position: MeshPosition | None = None,
         fill: Callable[[BuiltModel, Plan, torch.device], None] = fill,
     ) -> None:
-        # A traced step passes `position`, and a `fill` that writes no start values.
-        # Order: the position on the mesh and the modules, which nodes that mix samples need; then the units, which are
-        # compiled and checkpointed one by one, as they are sharded; the start values, before replicas are made but
-        # after sharding, as no rank holds a sharded model whole; the optimizer last, as it takes the final tensors.
+        # A traced step passes `position`, and a `fill` that writes no initial values. The order matters:
+        # - layers that mix samples need the position on the mesh
+        # - units are compiled and checkpointed before they are sharded
+        # - initial values are written before replicas are made, but after sharding: no rank has a sharded model whole
+        # - the optimizer is last, because it needs the final tensors
         self.plan = plan = as_run(plan)
         layout = plan.layout
         position = position or MeshPosition(layout, device)
@@ -187,8 +190,8 @@ class Engine:
         observer: StepObserver = UNOBSERVED,
     ) -> StepResult:
         """Run one optimizer step: forward and backward of this rank's rows of a global batch, clipping, update.
-        `batches`: one for each accumulation step. `num_rows`: number of rows of the global batch without padding.
-        `lr_factor`: factor of the lr schedule. `measure`: whether to compute the gradient norm."""
+        `batches`: one for each accumulation step. `num_rows`: number of rows of the global batch, without padding.
+        `lr_factor`: factor of the lr schedule. `measure`: compute the gradient norm."""
         runner, sync = self._runner, self._sync
         self.switch_weights(trains=True)
         runner.observer = observer
@@ -210,13 +213,13 @@ class Engine:
 
     @property
     def modules(self) -> Sequence[nn.Module]:
-        """Modules with parameters on this rank: the model and, in a pipeline, its stages; in mode `dp` all replicas."""
+        """Modules with parameters on this rank: the model, in a pipeline also its stages, in mode `dp` all replicas."""
         return self._built.modules
 
     @property
     def receiving(self) -> Sequence[torch.Tensor]:
-        """Tensors of a pipeline that receive data from other stages and are kept between steps; without a pipeline,
-        none."""
+        """Tensors of a pipeline that receive data from other stages and are kept between steps; [] without a
+        pipeline."""
         return self._driver.buffers
 
     def set_training(self, training: bool) -> None:
@@ -228,29 +231,29 @@ class Engine:
             set_training(module, training)
 
     def switch_weights(self, *, trains: bool) -> None:
-        """Write other weights into the parameters, if the optimizer keeps an average (a schedule-free one): those of
-        training (`trains`), or the average, which evaluations and checkpoints use. `step` returns to the weights of
-        training."""
+        """Switch the parameters between weights for training (`trains`) and weights for evaluations and checkpoints.
+        They differ only if the optimizer keeps an average of the parameters (a schedule-free one). `step` switches back
+        to training."""
         if self.optimizer.switch(trains=trains):
             forget_gathered(self.model)
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor] | None:
-        """Run the model on a batch for an evaluation, without gradients or updates of statistics. Return all values
-        that losses and metrics read, by name; None on a rank that does not compute the model's outputs (a pipeline
-        stage other than the last). All ranks must call this the same number of times."""
+        """Run the model on a batch for an evaluation, without gradients and without updates of statistics. Return all
+        values that losses and metrics read, by name; None on a pipeline stage other than the last. All ranks must call
+        this equally often."""
         with torch.no_grad(), self._in_compute_dtype:
             return self._driver.evaluate(batch)
 
     def synchronize_buffers(self) -> None:
-        """Average running statistics over the ranks, and write the weights of evaluations into the parameters. Call
+        """Average running statistics over the ranks, and switch the parameters to the weights for evaluations. Call
         this before a checkpoint is saved."""
         self.switch_weights(trains=False)
         if self.position.data.size > 1:
             average_buffers(self.model, self.position.data)
 
     def _global_norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the norm of the given gradients together with those of all other pipeline stages. Of a parameter with
-        copies on several stages, one copy counts."""
+        """Return the norm of the given gradients together with those of all other pipeline stages. A parameter with
+        copies on several stages counts once."""
         own = self._sync.norm(gradients)
         if self.position.pipeline is None:
             return own
@@ -259,9 +262,8 @@ class Engine:
 
 
 def _context(plan: Plan, built: BuiltModel, position: MeshPosition, device: torch.device) -> RankContext:
-    """Return this rank's RankContext. It includes process groups for layers that mix samples across ranks. All ranks of
-    a group must create it together, so every rank creates all groups, also those for layers of other pipeline
-    stages."""
+    """Return this rank's RankContext, with process groups for layers that mix samples across ranks. Every rank creates
+    all groups, also those for layers of other pipeline stages, because all ranks of a group must create it together."""
     if plan.layout.is_one_process:
         return RankContext()
     groups = make_process_groups(find_group_spans(plan, built.whole, device), position.data_ranks, make_group)
@@ -272,7 +274,7 @@ def _context(plan: Plan, built: BuiltModel, position: MeshPosition, device: torc
 
 
 def get_process_batch(plan: Plan) -> BatchSpec:
-    """Return the batch sizes for the data reader of this process. They differ from the plan's only in mode `dp`, where
+    """Return the batch sizes with which this process reads data. They differ from the plan's only in mode `dp`, where
     one process reads the rows of all replicas."""
     batch = plan.batch
     if len(plan.layout.ranks) > 1:

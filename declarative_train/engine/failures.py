@@ -72,8 +72,8 @@ class RunFailure(Exception):  # noqa: N818 (the word of the messages, and of the
 
 
 class NonFiniteLoss(RunFailure):
-    """Failure: the loss is nan or infinite, and the recipe says `non_finite: stop`. `step`: the step that had this
-    loss; losses are read a few steps later."""
+    """Failure: the loss is nan or infinite, and the recipe says `non_finite: stop`. `step`: the step with this loss,
+    which may be earlier than the current one, because losses are read a few steps later."""
 
     def __init__(self, message: str, step: int) -> None:
         super().__init__(message)
@@ -89,14 +89,14 @@ class CheckpointFailure(RunFailure):
 
 
 class PeerFailure(Exception):  # noqa: N818 (as RunFailure)
-    """Failure of this rank because another rank failed."""
+    """Error of this rank that was caused by the failure of another rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Report of the failure of one rank. `stage`: pipeline stage, None without a pipeline. `step`: optimizer step, None
-    if the rank was not in a step. `is_peer_loss`: only the exit of another rank caused this failure. `is_ours`: it is a
-    bug, so the traceback helps more than the message."""
+    """Report of the failure of one rank. `stage`: its pipeline stage, or None. `step`: its optimizer step; None if it
+    was not in a step. `is_peer_loss`: the failure is only a consequence of another rank's exit. `is_ours`: the failure
+    is a bug, for which the traceback helps more than the message. `repeats`: it would happen again after a restart."""
 
     rank: int
     stage: int | None
@@ -118,8 +118,8 @@ _NOT_OURS = (RunFailure, PeerFailure, DataError, ComponentError, OSError, Memory
 def describe_failure(
     error: BaseException, rank: int, stage: int | None, step: int | None, run_dir: Path | None = None
 ) -> Failure:
-    """Return the report of an error on this rank. `stage`: pipeline stage of the rank, None without a pipeline. `step`:
-    current optimizer step, None before the first. `run_dir`: the run's folder, so that errors about its files are
+    """Return the report of an error on this rank. `stage`: pipeline stage of the rank, or None. `step`: current
+    optimizer step; None if the rank is not in a step. `run_dir`: the run's folder, by which errors about its files are
     recognised."""
     trace = masked("".join(traceback.format_exception(error)))
     error = _unwrap(error)
@@ -139,7 +139,8 @@ def describe_failure(
 
 
 def _unwrap(error: BaseException) -> BaseException:
-    """Return the original error if torch's pipeline code raised `error` because of it; otherwise `error` itself."""
+    """Return the original error if torch's pipeline code raised `error` because of it. Otherwise return `error`
+    itself."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -151,8 +152,8 @@ _PIPELINING = "torch.distributed.pipelining"
 
 
 def write_failure(directory: Path, failure: Failure) -> bool:
-    """Write the report of a failure and its traceback to files in `directory`. Return False if that is impossible, for
-    example because the disk failed."""
+    """Write the report of a failure and its traceback to files in `directory`. Return False if they cannot be
+    written."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / f"rank_{failure.rank}.json").write_text(json.dumps(asdict(failure)), encoding="utf-8")
@@ -163,15 +164,15 @@ def write_failure(directory: Path, failure: Failure) -> bool:
 
 
 def write_reason(directory: Path, why: str) -> None:
-    """Write the reason `why` a run failed to a file in `directory`, for failures that no rank can report."""
+    """Write to a file in `directory` why a run failed. This is for failures that no rank can report."""
     with suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True)
         (directory / REASON).write_text(why, encoding="utf-8")
 
 
 def read_reason(directory: Path) -> str | None:
-    """Return why a run failed: the text that `write_reason` wrote to `directory`, otherwise the message of the first
-    report of a rank; None if there is neither."""
+    """Return why a run failed. It is the text that `write_reason` wrote to `directory` or, without it, the message of
+    the first report of a rank. None if there is neither."""
     with suppress(OSError):
         return (directory / REASON).read_text(encoding="utf-8")
     first = next(iter(read_failures(directory)), None)
@@ -181,8 +182,8 @@ def read_reason(directory: Path) -> str | None:
 
 
 def read_failures(directory: Path) -> list[Failure]:
-    """Return the reports of all ranks in `directory`. First come ranks that failed themselves, then ranks that failed
-    because of another rank, each in order of time."""
+    """Return the reports of all ranks in `directory`. Ranks that failed themselves come before ranks that failed
+    because of another rank; each kind is sorted by time."""
     found = []
     for path in sorted(directory.glob("rank_*.json")):
         try:
@@ -193,8 +194,8 @@ def read_failures(directory: Path) -> list[Failure]:
 
 
 def is_peer_loss(error: BaseException) -> bool:
-    """Return whether an error was caused by the exit of another rank, judged by the error's class and text. For
-    RunFailure and DataError the answer is always False."""
+    """Return whether an error is a consequence of another rank's exit, judged by its class and text. It is always False
+    for RunFailure and DataError."""
     if isinstance(error, RunFailure | DataError):
         return False
     if isinstance(error, PeerFailure):
@@ -210,8 +211,8 @@ def is_peer_loss(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, run_dir: Path | None = None) -> str:
-    """Return the message about an error for the user, in one line and without secrets. `run_dir`: the run's folder, so
-    that errors about its files are recognised."""
+    """Return the message about an error for the user, in one line and without secrets. `run_dir`: the run's folder, by
+    which errors about its files are recognised."""
     return masked(_explain_raw(error, run_dir))
 
 
@@ -233,8 +234,8 @@ def _explain_raw(error: BaseException, run_dir: Path | None) -> str:
 
 
 def _shorten_torch_error(error: BaseException) -> str | None:
-    """Return a short message with a remedy, for errors that torch describes in many lines and that have one known
-    remedy; None for other errors."""
+    """Return a short message with a remedy for certain errors that torch describes in many lines. Return None for other
+    errors."""
     if not isinstance(error, RuntimeError):
         return None
     text = str(error)
@@ -299,8 +300,8 @@ _OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # the loss is th
 
 
 def describe_silent_ranks(failures: Sequence[Failure], num_ranks: int) -> str | None:
-    """Return a sentence that names the ranks without a report in `failures`, if all other ranks report only that they
-    lost a connection; otherwise None. The ranks without a report hang or were killed, so they are the cause."""
+    """Return a sentence that names the ranks without a report in `failures`, which hang or were killed. Return None if
+    there are none, or if another rank reports more than a lost connection, because then that rank is the cause."""
     silent = sorted(set(range(num_ranks)) - {failure.rank for failure in failures})
     if not (failures and silent and all(failure.is_peer_loss for failure in failures)):
         return None
@@ -309,8 +310,8 @@ def describe_silent_ranks(failures: Sequence[Failure], num_ranks: int) -> str | 
 
 
 def format_headline(failure: Failure, num_ranks: int) -> str:
-    """Return the first line of a message about a failure, such as `rank 1 (stage 2), step 37: ...`. With a single
-    process (`num_ranks` 1), the rank is left out."""
+    """Return the first line of a message about a failure, such as `rank 1 (stage 2), step 37: ...`. The rank is left
+    out if there is only one (`num_ranks`)."""
     where = []
     if num_ranks > 1 and failure.kind not in _OF_ALL_RANKS:
         place = ", ".join(filter(None, [failure.node, None if failure.stage is None else f"stage {failure.stage}"]))
@@ -321,8 +322,8 @@ def format_headline(failure: Failure, num_ranks: int) -> str:
 
 
 def limit_s(name: Limit) -> float:
-    """Return a time limit in seconds. `name`: environment variable of the limit; if it is not set, the default is
-    returned. Raises RunFailure if its value is not a positive number."""
+    """Return a time limit in seconds. `name`: the environment variable that sets it; if it is not set, return the
+    default. Raises RunFailure if its value is not a positive number."""
     text = os.environ.get(name, "")
     try:
         value = float(text or LIMITS_S[name])

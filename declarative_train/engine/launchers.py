@@ -1,5 +1,5 @@
 """Launchers such as torchrun, Slurm and MPI. They start this process as one rank of many, or as the only process on one
-of several nodes (machines). They are recognised by the environment variables that they set."""
+of several nodes (machines). This module recognises them by the environment variables that they set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST_PORT, NUM_PORTS = 20000, 10000  # below the ephemeral ports of Linux
 @dataclass(frozen=True, slots=True)
 class Launcher:
     """Program that starts ranks, such as torchrun or srun. `rank`, `world`, `local_rank`: names of the environment
-    variables that it sets to the rank, the number of ranks, and the rank's number on its machine."""
+    variables that contain the rank, the number of ranks, and the rank's number on its machine."""
 
     name: str
     rank: str
@@ -31,8 +31,8 @@ LAUNCHERS = (OF_TORCH, SLURM, OPEN_MPI, MPICH)
 
 
 def is_one_of_many(environment: MutableMapping[str, str] = os.environ) -> bool:
-    """Return whether a launcher started this process as one rank of several. If so, set the environment variables RANK
-    and WORLD_SIZE, which torch reads, and for Slurm also MASTER_ADDR and MASTER_PORT, unless these two have a value."""
+    """Return whether a launcher started this process as one rank of several. If so, set RANK and WORLD_SIZE, which
+    torch reads. For Slurm also set MASTER_ADDR and MASTER_PORT, if they have no value."""
     if OF_TORCH.rank in environment and OF_TORCH.world in environment:
         return True
     launcher = next((each for each in LAUNCHERS[1:] if _is_of(each, environment)), None)
@@ -47,8 +47,8 @@ def is_one_of_many(environment: MutableMapping[str, str] = os.environ) -> bool:
 
 
 def find_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
-    """Return the launcher that started this rank, judged by the environment variables; torchrun if none is recognised.
-    torchrun within a Slurm step counts as torchrun."""
+    """Return the launcher that started this rank, or torchrun if none is recognised. torchrun within a Slurm step
+    counts as torchrun."""
     if OF_TORCH.local_rank in environment:
         return OF_TORCH
     return next((each for each in LAUNCHERS[1:] if _is_of(each, environment)), OF_TORCH)
@@ -61,7 +61,7 @@ def local_rank(environment: Mapping[str, str] = os.environ) -> int | None:
 
 
 def first_host(environment: Mapping[str, str]) -> str:
-    """Return the name of the first node in a Slurm step, on which rank 0 runs: gpu07 for `gpu[07-09,12],cpu1`."""
+    """Return the name of the first node of a Slurm step, on which rank 0 runs. It is gpu07 for `gpu[07-09,12],cpu1`."""
     hosts = environment.get("SLURM_STEP_NODELIST", "")
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts)
     assert first is not None
@@ -69,8 +69,8 @@ def first_host(environment: Mapping[str, str]) -> str:
 
 
 def port_of_step(environment: Mapping[str, str]) -> int:
-    """Return a port number for a Slurm step (the processes of one `srun`), computed from the step's environment
-    variables. It is the same on every rank, and differs between steps."""
+    """Return a port number for a Slurm step (the processes of one `srun`). It is computed from environment variables,
+    so that it is the same on every rank and usually differs between steps."""
     job, step = (int(environment.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     return FIRST_PORT + (job * 31 + step) % NUM_PORTS
 
@@ -82,8 +82,8 @@ def _is_of(launcher: Launcher, environment: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Place of this node among the nodes of a run. `node`: number of this node, from 0. `head`, `port`: address of node
-    0, the head node. `key`: the option or environment variable in which the user gave this address."""
+    """Number and addresses of a node in a run on several nodes. `node`: number of this node, from 0. `head`, `port`:
+    address of node 0, the head node. `key`: option or environment variable in which the user gave this address."""
 
     node: int
     head: str
@@ -97,9 +97,9 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class NodeLauncher:
-    """Launcher that starts one process on each node. `node`, `num_nodes`, `heads`, `port`: environment variables for
-    the number of this node, the number of nodes, and the address and port of the head node. `only`: (variable, value);
-    if the variable's name is not empty, it must have this value."""
+    """Launcher that starts one process on each node. `node`, `num_nodes`, `heads`, `port`: environment variables with
+    the number of this node, the number of nodes, and the address and port of the head node. `only`: an environment
+    variable and the value that it must have; ("", ""): no condition."""
 
     name: str
     node: str
@@ -127,15 +127,15 @@ HEAD_PORT = 29500
 
 
 class SeatError(ValueError):
-    """Error: the number of this node or the address of the head node is missing, invalid or contradictory."""
+    """Error: the number of this node or the address of the head node is missing or wrong."""
 
 
 def find_seat(
     node: int | None = None, head: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> Seat | None:
     """Return the number of this node and the address of the head node, if this process is the only one on one of
-    several nodes (machines); otherwise None. `node`, `head`: the options `--node` and `--head`; without them, the
-    variables of a launcher are read. Raises SeatError."""
+    several nodes (machines); otherwise None. `node`, `head`: the options `--node` and `--head`. Without them, the
+    environment variables of a launcher are read. Raises SeatError."""
     if node is not None or head is not None:
         head = head or environment.get("MASTER_ADDR")
         if node is None or not head:
@@ -162,7 +162,7 @@ def find_seat(
 
 
 def _split_address(text: str, port: str) -> tuple[str, int]:
-    """Return (host, port) of an address such as `host`, `host:29500`, `[fd77::1]:29500` or `fd77::1`. `port`: port of
+    """Return host and port of an address such as `host`, `host:29500`, `[fd77::1]:29500` or `fd77::1`. `port`: port for
     an address without one; "": `HEAD_PORT`. Raises SeatError."""
     found = re.fullmatch(r"\[([^\]]+)\](?::(\w+))?|([^:]+)(?::(\w+))?|([0-9a-fA-F:.]+)", text)
     if found is None:

@@ -1,4 +1,4 @@
-"""Observer of a step. Through it, other code follows what the engine does, for example to count memory."""
+"""Observer of a step. Through it, other code can follow what the engine does, for example to count memory."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ end        the parameters are updated
 
 class StepObserver(Protocol):
     """Interface of an observer of a step. The engine calls `enter` when a part of the step begins. An observer must not
-    change anything; the only exception is `dtrain verify`, which changes gradients at the part "update"."""
+    change anything, except that `dtrain verify` changes gradients at the part "update"."""
 
     def enter(self, part: StepPart, tensors: Iterable[torch.Tensor] = ()) -> None:
-        """Record that the part `part` of a step begins. `tensors`: for "loss", the values that the loss terms read; for
-        "backward", the sums of the loss terms; for other parts, empty."""
+        """Record that a part of a step begins. `tensors`: for "loss", the values that the loss terms read; for
+        "backward", the sums of the loss terms; otherwise empty."""
 
 
 class Unobserved:

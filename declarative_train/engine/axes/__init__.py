@@ -1,5 +1,5 @@
-"""Axes of a plan's mesh. Each axis is a kind of parallelism and has a file. This file chooses the axes that combine the
-gradients of several ranks."""
+"""Axes of a plan's mesh. Each axis is a kind of parallelism and has a file in this folder. This file combines the
+gradient functions of the axes that a plan uses."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 def make_gradient_sync(plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRunner) -> GradientSync:
     """Return the functions with which this rank combines its gradients with those of other ranks. `built`: this rank's
-    part of the model. It has its initial values, unless the model is to be sharded: then the shards get them later.
-    `position`: this rank's position on the mesh. `runner`: runs forward and backward of a chunk. Only the files of axes
-    that the plan uses are imported."""
+    part of the model, with its initial values; a model that is sharded here gets them later. `position`: this rank's
+    position on the mesh. `runner`: runs forward and backward of a chunk. Only the files of axes that the plan uses are
+    imported."""
     sync = _sync_rows(plan, built, position, runner)
     if plan.layout.has("expert"):
         from declarative_train.engine.axes.expert import sync_experts

@@ -26,17 +26,16 @@ def ranks_of(context: ContextPlan, position: MeshPosition) -> ContextRanks:
 
 
 def divide_positions(built: BuiltModel, ranks: ContextRanks) -> None:
-    """Make the layers whose result depends on positions, such as attention, compute only the positions of this rank.
-    `built`: this rank's part of the model. `ranks`: the ranks of the `context` axis, which divide the positions of the
-    same rows."""
+    """Make the layers that combine positions, such as attention, compute only the positions of this rank. `built`: this
+    rank's part of the model. `ranks`: ranks of the axis, which divide the positions of the same rows."""
     for part in built.model.modules():
         if hasattr(part, "context"):
             setattr(part, "context", ranks)  # noqa: B010  # which the type of a module does not know
 
 
 def sync_positions(sync: GradientSync, position: MeshPosition) -> GradientSync:
-    """Return a GradientSync that does what `sync` does, and then sums the gradients over the ranks of the `context`
-    axis. `position`: this rank's position on the mesh."""
+    """Return a GradientSync that calls `sync` and then sums the gradients over the ranks of the `context` axis.
+    `position`: this rank's position on the mesh."""
     group = position.context
     assert group is not None
 

@@ -1,4 +1,4 @@
-"""Parameters that several pipeline stages use. Stages on the same rank share one tensor; stages on different ranks have
+"""Parameters that several pipeline stages use. Stages on the same rank share one tensor. Stages on different ranks have
 copies, whose gradients are summed."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def get_shared(plan: Plan) -> tuple[SharedParameter, ...]:
 
 
 def share_tensors(stages: Sequence[nn.Module], names: Sequence[str]) -> None:
-    """Make the modules `stages` (the pipeline stages on this rank) share one tensor for each of the parameters
+    """Make `stages`, the modules of the pipeline stages on this rank, use one common tensor for each of the parameters
     `names`."""
     for name in names:
         held = [stage for stage in stages if name in dict(stage.named_parameters(remove_duplicate=False))]
@@ -44,7 +44,7 @@ class SharedParameters:
     Megatron-LM does this for the embedding of its first and last stage (Narayanan et al., Efficient large-scale
     language model training on GPU clusters, 2021); here the plan lists the parameters and their stages. The rank of a
     parameter's first stage adds up the gradients and sends the sum to the ranks of the other stages. So the sum is
-    bitwise equal on all of them, and no other rank takes part."""
+    bitwise equal on all of them, and other ranks do not take part."""
 
     def __init__(self, plan: Plan, model: nn.Module, position: MeshPosition) -> None:
         assert position.pipeline is not None
@@ -80,8 +80,8 @@ class SharedParameters:
 
     def _sum(self, tensor: torch.Tensor, first: int, *others: int) -> None:
         """Sum a tensor over the ranks `first` and `others`, in place; all of them must call this. Rank `first` receives
-        and adds the tensors of the others, then sends the sum to them. (Two ranks that both receive before they send
-        would deadlock on a GPU.)"""
+        and adds the tensors of the others, then sends them the sum. (Two ranks that both receive before they send would
+        deadlock on a GPU.)"""
         if self._me != first:
             distributed.send(tensor, first, group=self._group)
             distributed.recv(tensor, first, group=self._group)
@@ -94,15 +94,15 @@ class SharedParameters:
             distributed.send(tensor, rank, group=self._group)
 
     def without_copies(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the gradients that this rank adds to the norm. Of a parameter with copies, only the copy on the
-        parameter's first stage counts."""
+        """Return the gradients that count in the norm on this rank. Of a parameter with copies, only the copy on its
+        first stage counts."""
         named = self._parameters_by_name()
         elsewhere = {id(named[name].grad) for name, (first, *_) in self._members.items() if first != self._me}
         return [gradient for gradient in gradients if id(gradient) not in elsewhere]
 
     def _parameters_by_name(self) -> dict[str, nn.Parameter]:
-        """Return the model's parameters by name. They are looked up at the first call and not in the constructor,
-        because sharding and allocation replace the parameter objects in between."""
+        """Return the model's parameters by name. They are looked up at the first call, because sharding and allocation
+        replace them after the constructor has run."""
         if not self._parameters:
             self._parameters = dict(self._model.named_parameters())
         return self._parameters
@@ -114,8 +114,8 @@ def _other_coordinates(coordinates: Mapping[str, int]) -> dict[str, int]:
 
 
 def sum_copies_first(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
-    """Return a GradientSync that first sums the gradients of parameters with copies on several stages, and then does
-    what `sync` does. `built`: the stages on this rank. `position`: this rank's position on the mesh."""
+    """Return a GradientSync that sums the gradients of parameters with copies on several stages, and then calls `sync`.
+    `built`: the stages on this rank. `position`: this rank's position on the mesh."""
     if not get_shared(plan):
         return sync
     shared = SharedParameters(plan, built.model, position)

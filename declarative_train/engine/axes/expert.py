@@ -1,10 +1,10 @@
 """Expert parallelism, the `expert` axis: its ranks have different rows, and each rank has some of the experts of every
 mixture-of-experts layer.
 
-Such a layer (`moe`, or one in a library's model) sends each row to the ranks with the row's experts and receives the
-results (`ExpertRanks`). So the gradient of an expert includes the rows of all ranks of the axis. It is averaged only
-over the ranks with a copy of the same expert, and divided by the number of all ranks with different rows, like every
-gradient. Other parameters are whole on every rank, or sharded over `shard` and `expert` together."""
+Such a layer (`moe`, or one in a library's model) sends each row to the ranks with the row's experts, and receives the
+results (`ExpertRanks`). So the gradient of an expert already includes the rows of all ranks of the axis. It is averaged
+only over the ranks with a copy of the same expert. Like every gradient, it is then divided by the number of all ranks
+with different rows. Other parameters are whole on every rank, or sharded over `shard` and `expert` together."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 def divide_experts(built: BuiltModel, cuts: Cuts, position: MeshPosition) -> None:
-    """Replace the experts of a model on the meta device by the experts of this rank. `built`: the model. `cuts`: how
-    the plan divides layers and parameters over ranks. `position`: this rank's position on the mesh."""
+    """Replace the experts of a model on the meta device by the experts of this rank. `cuts`: how the plan divides
+    layers and parameters over ranks. `position`: this rank's position on the mesh."""
     assert position.expert is not None
     peers, model = ExpertRanks(position.expert), built.model
     for path, node in cuts.nodes.items():
@@ -52,10 +52,10 @@ def divide_experts(built: BuiltModel, cuts: Cuts, position: MeshPosition) -> Non
 def replicate_all_but_experts(
     plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRunner
 ) -> GradientSync:
-    """Return the GradientSync for a model with divided experts that is not sharded. Once a step, in buckets, it
-    averages the gradients of experts over the copies of the expert, and all other gradients over all ranks with
-    different rows. `built`: this rank's part of the model. `position`: this rank's position on the mesh. `runner`: runs
-    forward and backward of a chunk."""
+    """Return the GradientSync of a model that has divided experts and is not sharded. Once per step it averages the
+    gradients of experts over the copies of each expert, and all other gradients over all ranks with different rows.
+    `built`: this rank's part of the model. `position`: this rank's position on the mesh. `runner`: runs forward and
+    backward of a chunk."""
     dtype, data = reduce_dtype(plan.training), position.data
 
     def reduce(optimizers: Optimizers) -> None:
@@ -70,10 +70,10 @@ def replicate_all_but_experts(
 
 
 def sync_experts(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
-    """Return a GradientSync that does what `sync` does, and then divides the gradients of experts by the number of
-    ranks of the `expert` axis, since `sync` averages them only over the copies of an expert. Its norm includes the
-    experts of all ranks, and counts every other parameter once. `built`: this rank's part of the model. `position`:
-    this rank's position on the mesh."""
+    """Return a GradientSync that calls `sync` and then divides the gradients of experts by the number of ranks of the
+    `expert` axis. (`sync` averages them only over the copies of an expert.) Its norm includes the experts of all ranks,
+    and counts every other parameter once. `built`: this rank's part of the model. `position`: this rank's position on
+    the mesh."""
     group = position.expert
     assert group is not None
 
@@ -96,7 +96,7 @@ def sync_experts(plan: Plan, sync: GradientSync, built: BuiltModel, position: Me
 
 
 def _gradients_of_experts(plan: Plan, built: BuiltModel) -> set[int]:
-    """Return the ids (`id()`) of the gradient tensors of the experts' parameters."""
+    """Return `id(gradient)` of the gradients of all parameters of experts."""
     assert plan.layout.cuts is not None
     names = plan.layout.cuts.of_experts
     return {id(item.grad) for name, item in built.model.named_parameters() if name in names and item.grad is not None}

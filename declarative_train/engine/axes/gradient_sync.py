@@ -24,15 +24,16 @@ def do_nothing(*_: object) -> None:
 class GradientSync:
     """Functions with which an axis combines the gradients of its ranks. The defaults are for a single process.
 
-    call           run the model on a chunk in training (a pipeline's schedule runs the model itself)
-    begin          called before a chunk with (number of the chunk's real rows, None if all are real; whether it is
-                   the last chunk of the step)
-    end            called after the backward of a chunk
-    reduce         called after the last backward: turns this rank's gradients into those of the whole batch
-    norm           return the norm of all given gradients together, including shards on other ranks
-    finish         called after the optimizer's update, to update running statistics. Its argument is a bool tensor,
-                   false if the update was skipped; None: the update was made
-    is_replicated  whether every rank has the whole model and the whole optimizer state"""
+    `call`           run the model on a chunk in training (in a pipeline, its schedule runs the model)
+    `begin`          called before a chunk, with the number of its rows without padding (None: no padding), and whether it
+                     is the last chunk of the step
+    `end`            called after the backward of a chunk
+    `reduce`         called after the last backward: turns this rank's gradients into those of the whole batch
+    `norm`           return the norm of the given gradients together, including shards on other ranks
+    `finish`         called after the optimizer's update, to update running statistics; the argument is a bool tensor,
+                     false if the update was skipped, or None if no update is ever skipped
+    `is_replicated`  whether every rank has the whole model and the whole optimizer state
+    """
 
     call: Call
     finish: Callable[[torch.Tensor | None], None]
@@ -49,9 +50,9 @@ def norm_of_parts(
     whole: Sequence[torch.Tensor],
     group: Ranks,
 ) -> torch.Tensor:
-    """Return the norm of all gradients of a model whose layers are divided over the ranks `group`. `norm`: function
-    that returns the norm of the gradients passed to it. `parts`: gradients of divided parameters, each rank with its
-    own part. `whole`: gradients that are the same on all ranks of `group`. The result is bitwise equal on all ranks."""
+    """Return the norm of all gradients of a model whose layers are divided over the ranks `group`, bitwise equal on all
+    of them. `norm`: function that returns the norm of given gradients. `parts`: gradients of divided parameters, of
+    which each rank has its own part. `whole`: gradients that are equal on all ranks of `group`."""
     total = torch.stack([norm(each).double().square() for each in (parts, whole) if each])
     if whole:
         total[-1] /= group.size

@@ -1,8 +1,8 @@
 """Pipeline parallelism, the `pipeline` axis: the model is divided into stages on different ranks, and torch's schedules
-run them.
+run the stages.
 
 Every rank of a pipeline reads the same rows. Fields of the data, and values computed from fields alone, are inputs of
-each stage that uses them; they are never sent from stage to stage."""
+each stage that uses them. They are never sent from stage to stage."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def pipeline_of(plan: Plan) -> PipelinePlan:
 
 
 def build_rank_model(plan: Plan, rank: int) -> BuiltModel:
-    """Return the stages of rank number `rank`, on the meta device, without values. `fill` allocates memory and sets
-    initial values."""
+    """Return the stages of rank number `rank` on the meta device, without values. `fill` later allocates memory and
+    sets initial values."""
     pieces, names = build_stage_graphs(plan), pipeline_of(plan).stages
     stages = {index: build_stage(plan, pieces[index]) for index in plan.layout.ranks[rank].stages}
     share_tensors(list(stages.values()), [item.name for item in pipeline_of(plan).shared])
@@ -58,13 +58,13 @@ def build_rank_model(plan: Plan, rank: int) -> BuiltModel:
 
 
 def build_stage_graphs(plan: Plan) -> list[Stage]:
-    """Return the Stage (graph, inputs and outputs) of every pipeline stage, in order."""
+    """Return each pipeline stage as a Stage (graph, inputs and outputs), in order."""
     return list(stage_graphs(open_blocks(plan.graph, plan.layout.units), pipeline_of(plan).stages))
 
 
 class PipelineDriver:
-    """Driver that runs this rank's stages in the order of the plan's schedule. Create it after the model is sharded,
-    because torch checks the modules when it creates a schedule."""
+    """Driver that runs this rank's stages in the order that the plan's schedule prescribes. Create it after the model
+    is sharded, because torch checks the modules when it creates a schedule."""
 
     def __init__(
         self,
@@ -95,15 +95,15 @@ class PipelineDriver:
 
     @property
     def buffers(self) -> list[torch.Tensor]:
-        """Tensors into which torch receives values and gradients from other stages. torch allocates them in the first
-        step, for every microbatch, and keeps them. With length buckets, each bucket has its own; those of the latest
-        chunks are returned."""
+        """Tensors into which torch receives values and gradients from other stages. torch allocates them for every
+        microbatch in the first step, and keeps them. With length buckets, each bucket has its own buffers; these are
+        the ones of the latest step."""
         return [info.buffer for stage in self._stages.get(self._level, ()) for info in stage.received]
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
-        """Run forward and backward of step number `step`. `chunks`: one for each accumulation step; each becomes one
-        microbatch of the schedule. `factors`: the factor of each loss term. Return for each microbatch the sums of the
-        loss terms; [] on a rank without the last stage."""
+        """Run forward and backward of step number `step`. Return the sums of the loss terms for each microbatch; [] on
+        a rank without the last stage. `chunks`: one for each microbatch of the schedule. `factors`: factor of each loss
+        term."""
         self._loss.begin(chunks, factors)
         for forward in self._forwards:
             forward.begin(step, chunks)
@@ -113,8 +113,8 @@ class PipelineDriver:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
-        """Run the forward of a batch for an evaluation. Return the model's outputs and the entries of the batch by
-        name; None on a rank without the last stage. Stages have a fixed microbatch size, so the rows are divided into
+        """Run the forward of a batch for an evaluation. Return the model's outputs and the batch's tensors by name;
+        None on a rank without the last stage. Stages have a fixed microbatch size, so the rows are divided into
         microbatches, and the last one is filled up with copies of the last row."""
         chunk = self._runner.forward_path.chunk(batch)
         num_rows = len(next(iter(chunk.tensors.values())))
@@ -170,9 +170,9 @@ class PipelineDriver:
         )
 
     def _make_examples(self, level: int, stage: int, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
-        """Return tensors without values that have the shapes and dtypes of the outputs of stage number `stage` on this
-        rank; torch's PipelineStage needs them. Without them torch would run the stage on uninitialised memory to find
-        the shapes. `level`: number of the length bucket. `stage` -1, before the first stage, has no outputs."""
+        """Return tensors without values that have the shapes and dtypes of a stage's outputs on this rank. torch would
+        otherwise run the stage on uninitialised memory to find the shapes. `level`: number of the length bucket.
+        `stage`: number of the stage; -1 (before the first stage) has no outputs."""
         shapes = pipeline_of(self._plan).output_shapes[level][stage] if stage >= 0 else ()
         return tuple(
             torch.empty(
@@ -183,19 +183,19 @@ class PipelineDriver:
 
 
 class RunningStage(PipelineStage):
-    """torch's pipeline stage with two changes, and with methods for its receive buffers. First, in an evaluation, two
-    methods that expect a backward do nothing, because V schedules (in which a rank has two stages) would fail there.
-    Second, gradients are made contiguous before they are sent, as gloo and NCCL require; those of a `permute` or a mean
-    are not contiguous."""
+    """torch's pipeline stage with two changes, and with methods for its receive buffers. In an evaluation, two methods
+    that expect a backward do nothing, because schedules in which a rank has two stages would fail there. Gradients are
+    made contiguous before they are sent, as gloo and NCCL require; those of a `permute` or a mean are not."""
 
     @property
     def received(self) -> list[Any]:
-        """torch's descriptions of the tensors that this stage receives; each has the receive buffer as `buffer`."""
+        """torch's records of the tensors that this stage receives. Attribute `buffer` of a record is the receive
+        buffer."""
         kept = (each for table in (self.args_recv_info, self.grad_recv_info) for each in table.values())
         return [info for infos in kept for info in infos if isinstance(getattr(info, "buffer", None), torch.Tensor)]
 
     def move_received(self, device: torch.device) -> None:
-        """Replace the receive buffers by buffers on `device`, with undefined values. On the device `meta` they need no
+        """Replace the receive buffers by buffers on `device`, without values. On the device `meta` they need no
         memory."""
         for info in self.received:
             if info.buffer.device != device:
@@ -216,7 +216,7 @@ class RunningStage(PipelineStage):
 
 
 class StageForward:
-    """Forward of one stage. Within a step it must be called for the microbatches in order, as every schedule does."""
+    """Forward of one stage. In a step it must be called for the microbatches in order, as every schedule does."""
 
     def __init__(self, runner: StepRunner, stage: int, piece: Stage, plan: Plan) -> None:
         self.stage = stage
@@ -231,13 +231,13 @@ class StageForward:
         self._step, self._position, self._chunks = step, 0, chunks
 
     def pause(self) -> None:
-        """Prepare for an evaluation: until the next `begin`, forwards neither seed random generators nor update
+        """Prepare for an evaluation. Until the next `begin`, forwards neither seed random generators nor update
         statistics."""
         self._chunks = None
 
     def bind(self, module: nn.Module) -> None:
-        """Replace `module.forward` of the stage's module by a function that accepts the values of the previous stage as
-        positional arguments and all entries of the batch as keyword arguments."""
+        """Replace the `forward` of the stage's module by a function for torch's schedule. It takes the values of the
+        previous stage as positional arguments, and all tensors of the batch as keyword arguments."""
         forward: Callable[..., tuple[torch.Tensor, ...]] = module.forward
         batch, runner, dtypes = self.piece.batch, self._runner, self._dtypes
 
@@ -262,8 +262,8 @@ class StageForward:
 
 
 def bind_stages(plan: Plan, built: BuiltModel, runner: StepRunner) -> list[StageForward]:
-    """Replace the `forward` of each stage's module on this rank, and return the StageForward of each stage. `built`:
-    the stages on this rank. `runner`: runs forward and backward of a chunk."""
+    """Replace the `forward` of the module of each stage on this rank (`built`), and return the StageForward of each.
+    `runner`: has the state that a forward needs, such as random generators."""
     pieces = build_stage_graphs(plan)
     forwards = [StageForward(runner, index, pieces[index], plan) for index in built.stages]
     for forward in forwards:
@@ -273,15 +273,15 @@ def bind_stages(plan: Plan, built: BuiltModel, runner: StepRunner) -> list[Stage
 
 def keep_parameters(module: nn.Module) -> None:
     """Make `module.parameters()` always return the current parameters, even while half-precision copies replace them in
-    the module (`step.precision`). Schedules that split the backward call `parameters()` to find the tensors that need
+    the module (`step/precision.py`). Schedules that split the backward call it to find the tensors that need
     gradients."""
     found = list(module.parameters())
     module.parameters = lambda recurse=True: iter(found)  # type: ignore[method-assign]
 
 
 class ScheduleLoss:
-    """Loss function for torch's schedule: (outputs of the last stage, row numbers of a microbatch) -> scaled loss. It
-    collects the sums of the loss terms."""
+    """Loss function for torch's schedule. It takes the outputs of the last stage and the row numbers of a microbatch,
+    returns the scaled loss, and collects the sums of the loss terms."""
 
     def __init__(self, runner: StepRunner, rows_per_chunk: int) -> None:
         self._runner = runner
@@ -317,8 +317,8 @@ class ScheduleLoss:
 
 
 def build_stage(plan: Plan, stage: Stage) -> nn.Module:
-    """Return the module of one stage on the meta device. A parameter that is tied to a parameter of another stage is
-    registered under both names."""
+    """Return the module of one stage on the meta device. A parameter that is tied to a parameter of another stage has
+    both names."""
     module = build(
         stage.graph,
         plan.plugins,
@@ -342,14 +342,14 @@ def build_stage(plan: Plan, stage: Stage) -> nn.Module:
 
 
 def _find_node(parameter: str, nodes: Sequence[str]) -> str:
-    """Return the node, among `nodes`, to which a parameter belongs. The parameter's name begins with the name of its
-    node; if several names fit, the longest is returned."""
+    """Return the node to which a parameter belongs, by its name: the longest of the names `nodes` with which it
+    begins."""
     return max((name for name in nodes if parameter.startswith(f"{name}.")), key=len)
 
 
 def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
-    """Return one module that contains the nodes of several stages, under their names in the whole model. `parts`:
-    {node: module of the stage that has the node}. The nodes' modules are shared with the stages, not copied."""
+    """Return a module that contains nodes of several stages under their names in the whole model. `parts`: a dict from
+    each node to the module of its stage. The nodes' modules are shared with the stages, not copied."""
     whole = ByName()
     for name, stage in parts.items():
         try:
@@ -361,8 +361,8 @@ def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
 
 
 def find_levels(plan: Plan) -> tuple[str, dict[int, int]]:
-    """Return (name of a field with length buckets, {length of the field on one rank: number of its length bucket, from
-    0}); ("", {}) if there are no length buckets."""
+    """Return the name of a field with length buckets, and a dict from the field's length on one rank to the number of
+    the length bucket, from 0. Without length buckets, return "" and {}."""
     name, buckets = next(iter(buckets_of(plan.data).items()), ("", ()))
     context = plan.layout.context
     size = plan.layout.size("context") if context is not None and name in context.names else 1
@@ -370,13 +370,13 @@ def find_levels(plan: Plan) -> tuple[str, dict[int, int]]:
 
 
 def input_dtypes(plan: Plan, stage: int) -> list[torch.dtype]:
-    """Return the dtypes of the values that stage number `stage` receives from the previous stage; [] for the first
+    """Return the dtypes of the values that stage number `stage` receives from the previous one; [] for the first
     stage."""
     return [getattr(torch, word) for word in pipeline_of(plan).wire_dtypes[stage - 1]] if stage else []
 
 
 def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
-    """Return the dtypes of the values that stage number `stage` sends; in the last stage, of the model's outputs.
+    """Return the dtypes of the values that stage number `stage` sends or, in the last stage, of the model's outputs.
     `piece`: the stage's graph. The model's outputs have the dtype of the parameters: a loss would convert half
     precision anyway, and torch 2.11 compares the dtypes of the outputs with the stage's `output_args`."""
     if stage + 1 < pipeline_of(plan).num_stages:
@@ -387,6 +387,6 @@ def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
 
 
 def pad_rows(rows: torch.Tensor, size: int) -> torch.Tensor:
-    """Return `size` rows: the given `rows`, followed by copies of the last one."""
+    """Return a tensor of `size` rows: `rows`, followed by copies of their last row."""
     missing = size - len(rows)
     return rows if missing == 0 else torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])])

@@ -1,8 +1,8 @@
 """Data parallelism, the `replicate` axis: each rank has a copy of the model, and gradients are averaged over the ranks.
 
-Without a pipeline, torch's DistributedDataParallel averages gradients during the backward. With a pipeline, gradients
-are averaged after the schedule, in large flat buckets, because DistributedDataParallel would miss gradients of
-schedules that split the backward."""
+Without a pipeline, torch's DistributedDataParallel averages gradients during the backward. With a pipeline, they are
+averaged after the backward, in large flat buckets. DistributedDataParallel would miss gradients there, because some
+schedules split the backward."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def wrap_in_ddp(
 
 
 def average_in_bf16(ranks, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with its classes
-    """Average a bucket's gradients over the ranks `ranks` in bfloat16. This is a communication hook of
-    DistributedDataParallel, which torch calls for each bucket. (torch's own hook for bfloat16 rejects gloo.)"""
+    """Average the gradients of a bucket over `ranks` in bfloat16. This is a communication hook, which
+    DistributedDataParallel calls for each bucket. (torch's own hook for bfloat16 rejects gloo.)"""
     wide = bucket.buffer()
     work = distributed.all_reduce(wide.to(torch.bfloat16).div_(ranks.size), group=ranks.group, async_op=True)
     assert work is not None
@@ -83,12 +83,12 @@ def average_in_bf16(ranks, bucket):  # type: ignore[no-untyped-def]  # torch com
 
 
 def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
-    """Run one backward of zeros before the first step, so that all steps sum gradients in the same order, also in a
+    """Run a backward of zeros before the first step, so that all steps sum gradients in the same order, also in a
     resumed run.
 
-    torch reorders its buckets of gradients after the first backward, and the position of a gradient in a bucket decides
-    the order in which three or more ranks are summed. The backward of zeros produces the last parameter's gradient
-    first, roughly as a real backward does."""
+    torch reorders its buckets of gradients after the first backward. The position of a gradient in a bucket decides in
+    which order three or more ranks are summed. In the backward of zeros the last parameter's gradient comes first,
+    roughly as in a real backward."""
     model = wrapped.module
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     forward, model.forward = model.forward, lambda zero: torch.stack([item.sum() for item in trained]).sum() * zero
@@ -103,9 +103,9 @@ def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
 def average_gradients(
     gradients: Iterable[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None = None
 ) -> None:
-    """Average gradients over ranks, in place. The gradients are joined to buckets of one dtype, since a few large
-    messages are faster than many small ones. While one bucket is sent, the next is filled and the previous one is
-    copied back. `dtype`: dtype of the messages; None: that of the gradients."""
+    """Average gradients over ranks, in place. They are joined to buckets, because a few large messages are faster than
+    many small ones. While one bucket is sent, the next one is filled and the previous one is copied back. `dtype`:
+    dtype of the messages; None: that of the gradients."""
     under_way: deque[Callable[[], None]] = deque()
     for bucket in buckets(gradients):
         under_way.append(_begin(bucket, ranks, dtype))
@@ -138,8 +138,8 @@ def buckets(gradients: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 
 
 def _begin(bucket: Sequence[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None) -> Callable[[], None]:
-    """Start averaging a bucket, in messages of `dtype` (None: that of the gradients). Return a function that waits for
-    the result and copies it into the gradients."""
+    """Start to average a bucket. Return a function that waits for the result and copies it into the gradients. `dtype`:
+    dtype of the message; None: that of the gradients."""
     whole = torch.cat([gradient.reshape(-1) for gradient in bucket]).to(dtype or bucket[0].dtype)
     end = ranks.begin_sum_(whole)
 

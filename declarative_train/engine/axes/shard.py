@@ -1,11 +1,11 @@
-"""Sharded data parallelism, the `shard` axis: torch's `fully_shard` distributes parameters, gradients and optimizer
-state over the ranks, unit by unit (a unit is one of the model's repeated blocks).
+"""Sharded data parallelism, the `shard` axis. torch's `fully_shard` distributes parameters, gradients and optimizer
+state over the ranks, unit by unit. (A unit is one of the model's repeated blocks.)
 
 No rank ever has the whole model in memory: it is built on the meta device, and each rank fills its shards after
-sharding. With an additional `replicate` axis, there are several copies of the sharded model (torch's hybrid sharding).
+sharding. With an additional axis `replicate` there are several copies of the sharded model (torch's hybrid sharding).
 
-In a pipeline, parameters stay gathered between forward and backward, because schedules that split the backward look for
-the autograd nodes of whole parameters and would lose gradients."""
+In a pipeline, parameters stay gathered between forward and backward. Schedules that split the backward look for the
+autograd nodes of whole parameters, and would otherwise lose gradients."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def _find_experts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
 def find_gather_groups(
     model: nn.Module, units: tuple[str, ...], sharding: ShardingPlan
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield the groups of modules whose parameters fully_shard gathers together, as (modules, argument
-    `reshard_after_forward` for them). `units`: names of the model's repeated blocks. Parameters in no group belong to
-    the root module. So do tied parameters: a group could not free a parameter that another group still uses."""
+    """Yield the groups of modules whose parameters fully_shard gathers together, each with its argument
+    `reshard_after_forward`. `units`: names of the model's repeated blocks. Parameters in no group belong to the root
+    module. So do tied parameters, because a group could not free a parameter that another group still uses."""
     for unit in units:
         if unit not in sharding.shared:
             yield from _make_group(model, (unit,), sharding.reshard)
@@ -87,8 +87,8 @@ def find_gather_groups(
 def _make_group(
     model: nn.Module, names: tuple[str, ...], reshard: bool | int
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield (the modules called `names`, `reshard`). Modules that are on other ranks or have no parameters are left
-    out; if no module is left, nothing is yielded."""
+    """Yield the modules with these names as one group, together with `reshard`. Modules without parameters, or on other
+    ranks, are left out. If no module is left, yield nothing."""
     found = [module for module in find_unit_modules(model, names, rest=False) if any(True for _ in module.parameters())]
     if found:
         yield found, reshard

@@ -1,17 +1,17 @@
-"""Data parallelism in one process, mode `dp`: the rows are split, a copy of the model (replica) computes each slice,
-and the outputs are joined.
+"""Data parallelism in one process, mode `dp`: the rows are split, each copy of the model (replica) computes a slice of
+them, and the outputs are joined.
 
 The loss is computed once, from the joined outputs. So gradients need no averaging, and the loss is scaled as without
 data parallelism.
 
 On CUDA, as in nn.DataParallel, each forward copies the parameters to the devices, the replicas run in threads, and
-their gradients are summed on the first device. Unlike in nn.DataParallel, the replicas are created only once, since a
+their gradients are summed on the first device. Unlike in nn.DataParallel, the replicas are created only once, because a
 new copy of an fx.GraphModule would be compiled again. On the CPU the replicas share the parameters and run one after
-the other: threads would cost more than they gain, and the random numbers of dropout would depend on timing
+the other: threads would cost more time than they save, and make the random numbers of dropout depend on timing
 (torch-facts, section 3).
 
-A replica gets the rows that a rank of `ddp` would get: `microbatch_size` rows each. In a short batch, the last replicas
-get fewer rows, or none."""
+A replica gets the rows that a rank of `ddp` would get: at most `microbatch_size` rows. If a batch is short, the last
+replicas get fewer rows, or none."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 def make_replicas(plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRunner) -> GradientSync:
     """Create a copy of the model (replica) on each device of the plan, and return the GradientSync that runs the
-    replicas. Evaluations use the first replica, which has the running statistics. `built`: the model; its `modules`
-    become the replicas. `runner`: runs forward and backward of a chunk."""
+    replicas. The replicas become `built.modules`. Evaluations use the first one, which has the running statistics.
+    `runner`: runs forward and backward of a chunk."""
     layout, device = plan.layout, runner.device
     runner.groups.microbatch_size = plan.batch.microbatch_size * layout.num_copies
     devices = [device] * layout.num_copies
@@ -67,13 +67,13 @@ def make_replicas(plan: Plan, built: BuiltModel, position: MeshPosition, runner:
 
 
 class Replicas:
-    """Copies of a model that are called like one model. `modules[0]` is the model itself."""
+    """Copies of a model that are called like a single model. `modules[0]` is the model itself."""
 
     def __init__(
         self, model: nn.Module, devices: Sequence[torch.device], microbatch_size: int, dtype: torch.dtype | None = None
     ) -> None:
-        """Create a replica on each of the devices. `microbatch_size`: maximum rows per replica in a forward. `dtype`:
-        dtype in which the replicas on further CUDA devices get the parameters; None: the parameters' own dtype."""
+        """Create a replica on each device. `microbatch_size`: maximum number of rows of a replica in a forward.
+        `dtype`: dtype in which the replicas on further CUDA devices get the parameters; None: unchanged."""
         self._size = microbatch_size
         self._dtype = dtype
         self._devices = list(devices)
@@ -91,17 +91,18 @@ class Replicas:
         self._num_rows: int | None = None
 
     def begin(self, num_rows: int | None) -> None:
-        """Set the number of real rows in the next forward; all rows after them are padding. None: all rows are real."""
+        """Set the number of rows in the next forward, without the padding that follows them. None: there is no
+        padding."""
         self._num_rows = num_rows
 
     def end(self) -> None:
-        """End a forward and its backward: until the next `begin`, forwards do not change running statistics."""
+        """End a forward and its backward. Until the next `begin`, forwards do not change running statistics."""
         for groups in self.groups:
             groups.end()
 
     def copy_statistics(self) -> None:
-        """Copy running statistics from the first replica to the others, in layers that use running statistics in
-        training."""
+        """Copy running statistics from the first replica to the others. Only layers that use them in training need
+        this."""
         own, *others = (
             [part for part in module.modules() if getattr(part, "trains_with_statistics", False)]
             for module in self.modules
@@ -124,8 +125,8 @@ class Replicas:
         return tuple(torch.cat(parts) for parts in zip(*made, strict=True))
 
     def _scatter(self, inputs: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-        """Split each input into slices of at most one microbatch. Return the inputs of each slice; on CUDA they are on
-        the device of the slice's replica."""
+        """Split each input into slices of at most one microbatch. Return a list of the inputs of each slice. On CUDA
+        they are on the device of the replica that computes the slice."""
         pieces = [torch.split(tensor, self._size) for tensor in inputs]
         slices = [list(rows) for rows in zip(*pieces, strict=True)]
         if not self._on_cuda:
@@ -157,7 +158,7 @@ class Replicas:
 
     def _strip_parameters(self, module: nn.Module, device: torch.device) -> list[list[tuple[nn.Module, str]]]:
         """Move a replica to its CUDA device without its parameters, which each forward copies from the first replica.
-        Return for each parameter the (module, attribute) pairs at which the copy must be set. On the CPU, change
+        Return, for each parameter, a list of the (module, attribute) pairs at which the copy is set. On the CPU, do
         nothing and return []."""
         if not self._on_cuda:
             return []
@@ -172,9 +173,9 @@ class Replicas:
 
 
 def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) -> list[Callable[..., Any]]:
-    """Return functions that run `calls` under autocast in the dtype of the current thread, whichever thread runs them.
-    Autocast settings belong to a thread. `parallel_apply` tells its threads whether autocast is on, but not the dtype,
-    so bfloat16 would become float16. `device_type`: the kind of device, such as "cuda"."""
+    """Return functions that call `calls` under autocast with the dtype of the current thread, in whichever thread they
+    run. Autocast settings belong to a thread. `parallel_apply` passes on to its threads that autocast is on, but not
+    the dtype, so that bfloat16 would become float16. `device_type`: kind of device, such as "cuda"."""
     if not torch.is_autocast_enabled(device_type):
         return list(calls)
     dtype = torch.get_autocast_dtype(device_type)
@@ -190,8 +191,8 @@ def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) ->
 
 
 class ReplicaSum(Collective):
-    """Collective that sums a value over the replicas of this process. `others`: the sum over all replicas but the
-    first. `sum` adds it to the value of the first replica."""
+    """Collective over the replicas of this process. `sum` adds `others`, the sum over all replicas but the first, to
+    the value of the first replica."""
 
     def __init__(self, others: torch.Tensor) -> None:
         self._others = others
@@ -204,9 +205,9 @@ class ReplicaSum(Collective):
 
 
 def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -> Callable[[], Collective | None]:
-    """Return a function to call after each step, which collects the statistics of the step from `replicas`: all
-    replicas of the process but the first. It returns a ReplicaSum that adds them to the statistics of the first
-    replica, or None if no layer has running statistics. `device`: device of the sum."""
+    """Return a function that collects the running statistics of a step from all replicas but the first (`replicas`).
+    Call it after each step. It returns a ReplicaSum, which adds them to the statistics of the first replica, or None if
+    no layer has running statistics. `device`: device of the sum."""
 
     def parts(module: nn.Module) -> list[Any]:
         return [
@@ -225,8 +226,8 @@ def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -
 
 
 def reject_groups_across(model: nn.Module, microbatch_size: int) -> None:
-    """Raise RunFailure if a layer, such as a batch norm, computes over groups of samples that are larger than a
-    replica's microbatch. Such a group would be split over several replicas."""
+    """Raise RunFailure if a layer, such as a batch norm, computes over groups of more samples than a replica's
+    microbatch. Such a group would be split over several replicas."""
     for name, part in model.named_modules():
         if isinstance(part, MixesSamples) and part.over is not None and part.over > microbatch_size:
             raise RunFailure(

@@ -1,10 +1,10 @@
 """Tensor parallelism, the `tensor` axis: its ranks read the same rows, and each rank computes some of the features,
 attention heads or vocabulary.
 
-The plan says which layers are divided (`Cuts`). The parameters of such a layer are replaced by this rank's parts, which
-are plain tensors, so that other axes can replicate or shard them. Autograd functions around the layer sum its outputs,
-and the gradients of its inputs, over the ranks. Parameters that are not divided have the same value and gradient on all
-these ranks."""
+The plan says which layers are divided (`Cuts`). The parameters of such a layer are replaced by this rank's parts of
+them, which are plain tensors, so that other axes can replicate or shard them. Autograd functions around the layer sum
+its outputs and the gradients of its inputs over the ranks. Parameters that are not divided have the same value and
+gradient on all these ranks."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 def divide(built: BuiltModel, cuts: Cuts, position: MeshPosition) -> None:
-    """Replace the divided layers of a model on the meta device by this rank's parts. `built`: the model, or this rank's
-    pipeline stages. `cuts`: how the plan divides layers and parameters over ranks. `position`: this rank's position on
-    the mesh."""
+    """Replace the divided layers of a model on the meta device by the parts that this rank computes. `built`: the
+    model, or this rank's pipeline stages. `cuts`: how the plan divides layers and parameters over ranks. `position`:
+    this rank's position on the mesh."""
     ranks, model = _tensor_ranks(position), built.model
     whole = TokenCut("whole", "whole")
     for path, node in cuts.nodes.items():
@@ -64,8 +64,8 @@ def divide(built: BuiltModel, cuts: Cuts, position: MeshPosition) -> None:
 
 
 def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> None:
-    """Make the undivided layer `part` gather or split tokens as `tokens` says. A layer that computes every token by
-    itself needs no change if it reads and writes only this rank's tokens."""
+    """Make `part`, a layer that is not divided, gather or split tokens as `tokens` says. It is not changed if it reads
+    and writes only this rank's tokens and computes every token by itself."""
     if tokens.writes == "joined":
         part.register_forward_hook(lambda _, inputs, output: ranks.gather_tokens(output))
         return
@@ -77,8 +77,8 @@ def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> No
 
 
 def _convert_all(part: nn.Module, ranks: TensorRanks, *, reads: bool, writes: bool) -> None:
-    """Add hooks to the layer `part`. `reads`: the tokens of all ranks are gathered for its inputs. `writes`: only this
-    rank's tokens of its output are kept."""
+    """Add hooks to the layer `part`. `reads`: gather the tokens of all ranks for its inputs. `writes`: keep only this
+    rank's tokens of its output."""
     if reads:
         part.register_forward_pre_hook(
             lambda _, inputs: tuple(
@@ -91,9 +91,9 @@ def _convert_all(part: nn.Module, ranks: TensorRanks, *, reads: bool, writes: bo
 
 
 def divide_losses(objective: Objective, cuts: Cuts, position: MeshPosition) -> None:
-    """Prepare the losses of a classification whose scores are divided by class over the ranks of the `tensor` axis:
-    such a loss gets only the scores of this rank's classes. `cuts`: how the plan divides layers, parameters and outputs
-    over ranks. `position`: this rank's position on the mesh."""
+    """Divide the classification losses whose scores are divided by class over the ranks of the `tensor` axis. Such a
+    loss then expects only the scores of this rank's classes. `cuts`: how the plan divides layers, parameters and
+    outputs over ranks. `position`: this rank's position on the mesh."""
     for term, module in zip(objective.terms, objective.modules, strict=True):
         if term.input in cuts.outputs:
             module.divide(_tensor_ranks(position))  # type: ignore[operator]
@@ -105,9 +105,9 @@ def _tensor_ranks(position: MeshPosition, tokens: TokenCut | None = None) -> Ten
 
 
 def sync_parts(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
-    """Return a GradientSync that does what `sync` does, and then sums the gradients of undivided parameters of which
-    each rank of the `tensor` axis computed only a part. Its norm counts each parameter once. `built`: this rank's part
-    of the model. `position`: this rank's position on the mesh."""
+    """Return a GradientSync that calls `sync` and then sums some gradients over the ranks of the `tensor` axis: those
+    of undivided parameters for which each rank computed only a part of the gradient. Its norm counts each parameter
+    once. `built`: this rank's part of the model. `position`: this rank's position on the mesh."""
     cuts, group = plan.layout.cuts, position.tensor
     assert cuts is not None
     assert group is not None

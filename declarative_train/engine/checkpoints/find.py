@@ -34,10 +34,10 @@ class NoCheckpoint(CheckpointFailure):
 
 
 def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEntry, list[str]]:
-    """Return (the checkpoint to load from `path`, reasons why other checkpoints were skipped). For the folder of a run,
-    this is the best undamaged checkpoint, or the newest if none is marked as best; for a folder of runs, the checkpoint
-    of the newest run. `look`: function that checks a checkpoint for damage. Raises NoWholeCheckpoint if all checkpoints
-    are damaged or unfinished, and NoCheckpoint if there is none."""
+    """Return the checkpoint to load from `path`, and the reasons why others were skipped. For the folder of a run it is
+    the best undamaged checkpoint, or the newest if none is marked as best. For a folder of runs, the newest run comes
+    first. `look`: function that checks a checkpoint for damage. Raises NoWholeCheckpoint if all checkpoints are damaged
+    or unfinished, and NoCheckpoint if there is none."""
     path = path.rstrip("/")
     reasons: list[str] = []
     if CheckpointStore(path).has(f"{path}/{MANIFEST}"):
@@ -62,10 +62,9 @@ def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEn
 
 
 def resolve_weights(plans: Iterable[WeightsPlan], look: DamageCheck) -> tuple[tuple[WeightsPlan, ...], list[str]]:
-    """Find the checkpoints that give initial values (`model.weights`). `plans`: one for each source of values; its path
-    is a weights file, a run or a checkpoint. Return (the plans, in which the path of a run is replaced by that of the
-    checkpoint; reasons why other checkpoints were skipped). `look`: function that checks a checkpoint for damage.
-    Raises RunFailure if a path has no checkpoint."""
+    """Return `plans` (entries of `model.weights`) with the path of a run replaced by that of its checkpoint, and the
+    reasons why other checkpoints were skipped. `look`: function that checks a checkpoint for damage. Raises RunFailure
+    if a path has no weights."""
     resolved: list[WeightsPlan] = []
     passed_over: list[str] = []
     for plan in plans:

@@ -1,8 +1,8 @@
 """Tensor files of checkpoints: torch's distributed checkpoints (DCP) over fsspec, with two changes.
 
 - DCP reads its `.metadata` with `pickle.load`, and entries that are not tensors with
-`torch.load(weights_only=False)`: both can execute code from the file. Here metadata is read with a list of allowed
-classes, and entries that are not tensors are rejected.
+  `torch.load(weights_only=False)`. Both can execute code from the file. Here metadata is read with a list of allowed
+  classes, and entries that are not tensors are rejected.
 - Files are hashed while they are written, so that a manifest can contain their sizes and checksums.
 
 Importing this module imports DCP (0.6 s). So `run/checkpoint.py` imports it when training starts, before the first
@@ -81,7 +81,7 @@ class AllowList(pickle.Unpickler):
 
 
 class HashingStream(io.RawIOBase):
-    """Write-only stream that hashes what is written through it.
+    """Write-only stream that hashes what is written to it.
 
     DCP writes a tensor in some forty pieces, most of them a few bytes long, and flushes after each. The stream collects
     the pieces and writes them together, at the latest in `finish`."""
@@ -107,7 +107,7 @@ class HashingStream(io.RawIOBase):
         return self.size_bytes
 
     def fileno(self) -> int:
-        """Write the collected pieces, and return the file descriptor. DCP calls this to force the data to the disk."""
+        """Write the collected pieces and return the file descriptor, with which DCP forces the data to the disk."""
         self.finish()
         self._stream.flush()
         return int(self._stream.fileno())
@@ -152,8 +152,8 @@ class HashingFileSystem(FileSystem):
 
 
 class Writer(FsspecWriter):
-    """DCP's writer, which repeats failed operations (`retry`). Before any rank writes, the rank that coordinates the
-    save calls `prepare`; if this fails, the save fails on all ranks."""
+    """DCP's writer, which here repeats failed operations (`retry`). Before any rank writes, the rank that coordinates
+    the save calls `prepare`. If this fails, the save fails on all ranks."""
 
     def __init__(self, path: str, retry: Retry, prepare: Callable[[], object]) -> None:
         super().__init__(path, sync_files="://" not in path, overwrite=True)
@@ -166,8 +166,8 @@ class Writer(FsspecWriter):
         self._prepare = prepare
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Return the plan unchanged. (DCP's own method would create the folder on every rank, while rank 0 may be
-        emptying the folder in `CheckpointStore.prepare`.)"""
+        """Return the plan unchanged. DCP's own method would create the folder on every rank, while rank 0 may be
+        emptying it in `CheckpointStore.prepare`."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -186,7 +186,7 @@ class Writer(FsspecWriter):
 
 
 class Reader(FsspecReader):
-    """DCP's reader, with metadata that was read before: DCP does not read the metadata file again."""
+    """DCP's reader, which here uses metadata that was read before, and does not read the metadata file."""
 
     def __init__(self, path: str, metadata: Metadata) -> None:
         super().__init__(path)
@@ -221,13 +221,16 @@ def save_tensors(
     retry: Retry | None = None,
     prepare: Callable[[], object] = lambda: None,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[int]]]:
-    """Write tensors into the folder `path`. Return ({file written by this rank: its size and checksum}, {tensor:
-    shape}). The second dict has the tensors of all ranks, but is empty except on the rank that coordinates the save.
+    """Write tensors into the folder `path`. Return a dict from the files that this rank wrote to their sizes and
+    checksums. On the rank that coordinates the save, also return a dict from the tensors of all ranks to their shapes,
+    which is {} on others.
 
-    All ranks of `group` (None: all ranks) must call this together; with `alone`, only this process writes. `cuts`: for
-    each tensor that the axis `tensor` or `expert` divides, which part this rank has. `retry`: repeats failed
-    operations; None: nothing is repeated. `prepare`: function that creates the empty folder. Raises OSError, and
-    PeerFailure if another rank failed."""
+    `alone`    only this process writes; otherwise all ranks of `group` (None: all ranks) must call this together
+    `cuts`     by name, which part this rank has of a tensor that the axis `tensor` or `expert` divides
+    `retry`    repeats failed operations; None: nothing is repeated
+    `prepare`  function that creates the empty folder
+
+    Raises OSError, and PeerFailure if another rank failed."""
     writer = Writer(path, retry or Retry(0.0), prepare)
     plain, parts = split_off(tensors, cuts)
     planner = PartSavePlanner(parts)
@@ -240,8 +243,8 @@ def save_tensors(
 
 
 def parse_metadata(text: bytes) -> Metadata:
-    """Return DCP's metadata from the content of its file. Raises CheckpointFailure if the file is not valid, or names a
-    class that DCP's metadata does not use."""
+    """Return DCP's metadata from the content of its file. Raises CheckpointFailure if the content is not valid, or
+    names a class that DCP's metadata does not use."""
     found = AllowList(io.BytesIO(text)).load()
     if not isinstance(found, Metadata):
         raise CheckpointFailure("the checkpoint's metadata is not valid")
@@ -258,10 +261,10 @@ def load_tensors(
     cuts: Mapping[str, RankCut] = NO_CUTS,
     metadata: Metadata | None = None,
 ) -> None:
-    """Fill the tensors `into`, in place, from the checkpoint at `path`, which may have been saved under another layout.
-    `alone`: only this process loads; otherwise all ranks must call this together. `cuts`: for each tensor that the axis
-    `tensor` or `expert` divides, which part this rank has. `metadata`: the checkpoint's metadata; None: it is read from
-    the file. Raises CheckpointFailure, and PeerFailure if another rank failed."""
+    """Fill the tensors `into`, in place, from the checkpoint at `path`, which may have been saved with another layout.
+    `alone`: only this process loads; otherwise all ranks must call this together. `cuts`: by name, which part this rank
+    has of a tensor that the axis `tensor` or `expert` divides. `metadata`: the checkpoint's metadata; None: it is read
+    from its file. Raises CheckpointFailure, and PeerFailure if another rank failed."""
     reader = Reader(path, metadata or parse_metadata(read_metadata(path)))
     plain, parts = split_off(into, cuts)
     try:
@@ -275,9 +278,8 @@ def load_tensors(
 
 
 def find_cause(error: CheckpointException, alone: bool) -> BaseException:
-    """Return why a save or load failed on this rank. `error`: DCP's exception, which contains the errors of all ranks.
-    If only other ranks failed, return a PeerFailure with the error of one of them. `alone`: only this process took
-    part."""
+    """Return why a save or load failed on this rank. If only other ranks failed, return a PeerFailure with the error of
+    one of them. `error`: DCP's exception, which has the errors of all ranks. `alone`: only this process took part."""
     rank = 0 if alone or not distributed.is_initialized() else distributed.get_rank()
     if rank in error.failures:
         return error.failures[rank][0]
@@ -286,12 +288,12 @@ def find_cause(error: CheckpointException, alone: bool) -> BaseException:
 
 
 def describe_tensors(path: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Return {name of each tensor in the checkpoint at `path`: (shape, dtype)}. Raises CheckpointFailure."""
+    """Return a dict from the tensors in the checkpoint at `path` to (shape, dtype). Raises CheckpointFailure."""
     return list_tensors(parse_metadata(read_metadata(path)))
 
 
 def list_tensors(metadata: Metadata) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Return {name of each tensor in DCP's metadata: (shape, dtype)}."""
+    """Return a dict from the tensors in DCP's metadata to (shape, dtype)."""
     return {
         name: (entry.size, entry.properties.dtype)
         for name, entry in metadata.state_dict_metadata.items()
@@ -301,7 +303,7 @@ def list_tensors(metadata: Metadata) -> dict[str, tuple[torch.Size, torch.dtype]
 
 @contextmanager
 def silence_warnings() -> Generator[None, None, None]:
-    """Suppress all warnings within the `with` block: DCP warns about saving or loading in a single process."""
+    """Suppress all warnings within the `with` block, because DCP warns when a single process saves or loads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

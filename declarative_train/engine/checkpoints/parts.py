@@ -1,7 +1,7 @@
 """Parts of tensors in a checkpoint. If the axis `tensor` or `expert` divides a parameter, each rank saves and loads its
-part as blocks of the whole tensor.
+part of the whole tensor.
 
-A rank can have several blocks of a tensor, for example of a fused `qkv`. DCP's sharded tensors do not support this, but
+Such a part may consist of several blocks, for example in a fused `qkv`. DCP's sharded tensors do not support this, but
 its planners do."""
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from declarative_train.graph.initialise import blocks_of
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """This rank's part of a tensor that an axis divides. `size`: the shape of the whole tensor. `blocks`: {position of
-    the block's first element in the whole tensor: values of the block}."""
+    """This rank's part of a tensor that an axis divides. `size`: shape of the whole tensor. `blocks`: a dict from the
+    position of a block's first element in the whole tensor to the values of the block."""
 
     size: torch.Size
     blocks: Mapping[torch.Size, torch.Tensor]
@@ -42,8 +42,8 @@ class Part:
 
 
 def make_tensor_part(tensor: torch.Tensor, cut: RankCut) -> Part:
-    """Return this rank's part of a tensor that the axis `tensor` or `expert` divides as `cut` says. `tensor`: the local
-    values, which may be sharded in addition."""
+    """Return this rank's part of a tensor that the axis `tensor` or `expert` divides. `tensor`: the values on this
+    rank, which may also be sharded. `cut`: which part they are."""
     blocks = {torch.Size(place): values for values, place in blocks_of(tensor, cut)}
     return Part(torch.Size(cut.whole_shape(tensor.shape)), blocks)
 
@@ -51,14 +51,14 @@ def make_tensor_part(tensor: torch.Tensor, cut: RankCut) -> Part:
 def split_off(
     tensors: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut]
 ) -> tuple[dict[str, torch.Tensor], dict[str, Part]]:
-    """Divide `tensors` into those that DCP can save by itself and those that an axis divides. Return (tensors without
-    an entry in `cuts`, Parts of the other tensors), both by name."""
+    """Return two dicts: the tensors without an entry in `cuts`, which DCP can save by itself, and the Parts of the
+    others."""
     plain = {name: tensor for name, tensor in tensors.items() if name not in cuts}
     return plain, {name: make_tensor_part(tensors[name], cut) for name, cut in cuts.items() if name in tensors}
 
 
 class PartSavePlanner(DefaultSavePlanner):
-    """DCP save planner that, in addition to tensors, writes Parts."""
+    """DCP save planner that writes Parts in addition to tensors."""
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -83,7 +83,7 @@ class PartSavePlanner(DefaultSavePlanner):
 
 
 class PartLoadPlanner(DefaultLoadPlanner):
-    """DCP load planner that, in addition to tensors, fills Parts."""
+    """DCP load planner that fills Parts in addition to tensors."""
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)

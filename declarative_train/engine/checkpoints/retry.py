@@ -1,4 +1,4 @@
-"""Retries of a save, for an object store that is temporarily unreachable or refuses requests."""
+"""Retries of a save, for an object store that cannot be reached for a while or refuses requests."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ FINAL = (FileNotFoundError, PermissionError, CheckpointFailure)  # a missing buc
 
 
 class Retry:
-    """Function that runs the operations of one save and repeats those that fail. `limit_s`: operations may be repeated
-    for this many seconds after the first failure of the save; 0 (a local disk): nothing is repeated.
-
-    `reason`: why the current operation failed last; None if it did not fail. Other threads may read this."""
+    """Function that runs the operations of one save, and repeats those that fail. `limit_s`: how many seconds after the
+    first failure operations are repeated; 0, for a local disk: never. `reason`: why the current operation failed last,
+    or None if it has not failed; other threads may read it."""
 
     def __init__(self, limit_s: float) -> None:
         self.reason: str | None = None
@@ -36,7 +35,7 @@ class Retry:
         return self.reason is not None or (begun_s is not None and time.monotonic() - begun_s > LATE_S)
 
     def __call__(self, operation: Callable[[], Result]) -> Result:
-        """Run `operation` until it succeeds, and return its result. If the time limit is over, raise the operation's
+        """Run `operation` until it succeeds, and return its result. When the time limit is over, raise the operation's
         last exception. Exceptions of the classes `FINAL` are raised at once."""
         pause_s = FIRST_PAUSE_S
         while True:
@@ -61,5 +60,5 @@ class Retry:
 
 
 def retry_on(is_local: bool) -> Retry:
-    """Return the Retry for a save: on a local disk (`is_local`), one that never repeats an operation."""
+    """Return the Retry of a new save. On a local disk (`is_local`) it repeats nothing."""
     return Retry(0.0 if is_local else limit_s("DTRAIN_STORE_S"))

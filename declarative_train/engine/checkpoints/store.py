@@ -1,12 +1,12 @@
-"""Checkpoint store: list, check, publish and remove the checkpoints of one run.
+"""Checkpoint store: it lists, checks, publishes and removes the checkpoints of one run.
 
     <run>/checkpoints/step_00000120/manifest.json     written last: a folder without it is not a checkpoint
                                     .metadata, __0_0.distcp, ...
 
 A folder without a manifest is unfinished: a save or a removal was interrupted. A checkpoint is damaged if its manifest
-was changed, or if sizes or checksums of its files differ from the manifest. Unfinished and damaged checkpoints are
-never used or counted. Checksums need a full read of the files, so they are checked only before a run resumes from a
-checkpoint (`newest`); manifest and sizes are checked whenever checkpoints are listed. On a local disk a checkpoint is
+was changed, or if its files do not have the sizes and checksums of the manifest. Unfinished and damaged checkpoints are
+never used or counted. Manifest and sizes are checked whenever checkpoints are listed. Checksums need all bytes of the
+files, so they are checked only before a run resumes from a checkpoint (`newest`). On a local disk a checkpoint is
 written under another name and then renamed."""
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LEFT_OVER = re.compile(r"\.step_\d+\.(partial|replaced)")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
-    """Complete checkpoint in a store. `manifest`: the content of its manifest, with sizes and checksums of the
-    files."""
+    """Complete checkpoint in a store. `manifest`: content of its manifest, with a table of the sizes and checksums of
+    its files."""
 
     step: int
     path: str
@@ -44,14 +44,13 @@ class CheckpointEntry:
         return sum(int(record["size_bytes"]) for record in self.manifest["files"].values())
 
     def share(self, part: int, num_parts: int) -> CheckpointEntry:
-        """Return the entry with only some of its files: those that rank `part` of `num_parts` ranks checks, which are
-        every `num_parts`-th file."""
+        """Return the entry with only those files that rank `part` of `num_parts` ranks checks, which are every
+        `num_parts`-th file."""
         names = sorted(self.manifest["files"])[part::num_parts]
         return CheckpointEntry(self.step, self.path, {"files": {name: self.manifest["files"][name] for name in names}})
 
     def without_files(self) -> CheckpointEntry:
-        """Return the entry without its table of files. The table is large, and ranks other than rank 0 do not need
-        it."""
+        """Return the entry without its table of files, which is large and which only rank 0 needs."""
         return CheckpointEntry(self.step, self.path, self.manifest | {"files": {}})
 
 
@@ -61,8 +60,7 @@ DamageCheck = Callable[
 
 
 class CheckpointStore:
-    """Store of the checkpoints of one run: it lists, checks, publishes and removes them. `root`: a folder, or a URL
-    that fsspec can open."""
+    """Store of the checkpoints of one run. `root`: the folder of the checkpoints, or a URL that fsspec can open."""
 
     def __init__(self, root: str) -> None:
         from fsspec.core import url_to_fs
@@ -80,7 +78,7 @@ class CheckpointStore:
         return bytes(self._fs.cat_file(path)).decode("utf-8", "replace")
 
     def folders(self) -> list[str]:
-        """Return the paths of all checkpoint folders in the store, including unfinished ones."""
+        """Return the paths of all folders in the store, including those of unfinished checkpoints."""
         if not self._fs.exists(self.root):
             return []
         found = self._fs.ls(self.root, detail=True)
@@ -90,8 +88,8 @@ class CheckpointStore:
         return f"{self.root}/step_{step:08d}"
 
     def partial_path(self, step: int) -> str:
-        """Return the path to which the new checkpoint of `step` is written. On a local disk this is a temporary name.
-        At a URL it is the final path, since an object store cannot rename folders, and only the manifest marks the
+        """Return the path to which the checkpoint of `step` is written. On a local disk it is a temporary name. At a
+        URL it is the final path, because an object store cannot rename folders; there only the manifest marks the
         checkpoint as complete."""
         return f"{self.root}/.step_{step:08d}{_PARTIAL}" if self.is_local else self.path(step)
 
@@ -103,8 +101,8 @@ class CheckpointStore:
         return path
 
     def write(self, step: int, name: str, content: bytes) -> dict[str, Any]:
-        """Write `content` to the small file `name` of a checkpoint that is not published yet. Return the file's size
-        and checksum for the manifest."""
+        """Write a small file of a checkpoint that is not published yet. Return its size and checksum, for the
+        manifest."""
         with self._fs.open(f"{self.partial_path(step)}/{name}", "wb") as stream:
             stream.write(content)
             if self.is_local:
@@ -113,8 +111,8 @@ class CheckpointStore:
         return {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
     def publish(self, step: int, manifest: dict[str, Any]) -> CheckpointEntry:
-        """Complete the checkpoint of `step` by writing its manifest, and return its entry. Call this after all other
-        files are written."""
+        """Complete the checkpoint of `step` by writing its manifest, and return its entry. All other files must already
+        be written."""
         partial, final = self.partial_path(step), self.path(step)
         self.write(step, MANIFEST, seal(manifest))
         if self.is_local:
@@ -124,14 +122,14 @@ class CheckpointStore:
         return CheckpointEntry(step, final, manifest)
 
     def discard(self, step: int) -> None:
-        """Remove the checkpoint of `step`, whose save failed. At a URL nothing is removed: `retain` removes the files
+        """Remove the checkpoint of `step`, whose save failed. At a URL do nothing; there `retain` removes the files
         later."""
         if self.is_local:
             self._remove(self.partial_path(step))
 
     def _replace(self, partial: str, final: str) -> None:
-        """Rename a new checkpoint from its temporary path `partial` to `final`. There may already be a checkpoint of
-        this step, if the run resumed from an earlier one; it is removed only after the renaming."""
+        """Rename a new checkpoint from its temporary path `partial` to `final`. A checkpoint of this step may already
+        exist, if the run resumed from an earlier step. It is removed only after the new one has its name."""
         _sync_folder(self._local(partial))
         replaced = f"{self.root}/.{final.rsplit('/', 1)[-1]}{_REPLACED}"
         if self._fs.exists(final):
@@ -142,8 +140,8 @@ class CheckpointStore:
         self._remove(replaced)
 
     def entries(self) -> tuple[list[CheckpointEntry], list[str]]:
-        """Return (complete checkpoints, the newest first; reasons why others were left out). Manifests and file sizes
-        are checked, but not checksums."""
+        """Return the complete checkpoints, newest first, and the reasons why others were left out. Manifests and sizes
+        of files are checked, but not checksums."""
         whole, skipped = [], []
         for step in self._steps():
             try:
@@ -153,8 +151,8 @@ class CheckpointStore:
         return sorted(whole, key=lambda entry: -entry.step), skipped
 
     def newest(self, look: DamageCheck | None = None) -> tuple[CheckpointEntry | None, list[str]]:
-        """Return (the newest undamaged checkpoint or None, reasons why newer ones were skipped). `look`: function that
-        checks the files of a checkpoint; None: `damage`."""
+        """Return the newest undamaged checkpoint, or None, and the reasons why newer ones were skipped. `look`:
+        function that checks the files of a checkpoint; None: `damage`."""
         candidates, reasons = self.entries()
         for entry in candidates:
             reason = (look or damage)(entry)
@@ -164,9 +162,9 @@ class CheckpointStore:
         return None, reasons
 
     def retain(self, keep: int, best_step: int | None) -> list[str]:
-        """Keep the newest `keep` complete checkpoints and that of `best_step`, and remove all older ones, including
-        unfinished and damaged ones. Return the removed paths. Only the first call reads the existing manifests, because
-        they are large with many ranks."""
+        """Remove all checkpoints, also unfinished and damaged ones, that are older than the newest `keep` complete
+        ones. That of `best_step` stays. Return the removed paths. Only the first call reads the existing manifests,
+        which are large if there are many ranks."""
         if self._complete is None:
             self._complete = {entry.step for entry in self.entries()[0]}
         newest = sorted(self._complete, reverse=True)[: max(keep, 1)]
@@ -178,7 +176,7 @@ class CheckpointStore:
         return [self.path(step) for step in steps]
 
     def clean(self) -> list[str]:
-        """Remove what interrupted saves and removals left on a local disk; at a URL, do nothing. Return the removed
+        """Remove what interrupted saves and removals have left on a local disk; at a URL do nothing. Return the removed
         paths. Only the process that has the run's lock (`RunLock`) may call this."""
         if not self.is_local or not self._fs.exists(self.root):
             return []
@@ -190,7 +188,7 @@ class CheckpointStore:
         return left
 
     def _steps(self) -> list[int]:
-        """Return the steps that have a checkpoint folder, including unfinished ones, in increasing order."""
+        """Return the steps that have a checkpoint folder, complete or unfinished, in increasing order."""
         self._fs.invalidate_cache()
         try:  # `exists` is also False where a store does not answer
             names = [_last(path) for path in self._fs.ls(self.root, detail=False)]
@@ -199,8 +197,8 @@ class CheckpointStore:
         return sorted(int(found[1]) for name in names if (found := _FOLDER.fullmatch(name)))
 
     def _remove(self, path: str) -> None:
-        """Remove the checkpoint folder at `path`. The manifest is removed first, so that a checkpoint whose removal is
-        interrupted does not look complete."""
+        """Remove the checkpoint folder at `path`, the manifest first: if the removal is interrupted, the checkpoint
+        does not look complete."""
         if not self._fs.exists(path):
             return
         if self._fs.exists(f"{path}/{MANIFEST}"):
@@ -212,8 +210,8 @@ class CheckpointStore:
 
 
 def read_entry(path: str) -> CheckpointEntry:
-    """Return the entry of the checkpoint at a path. Raises CheckpointFailure if its manifest was changed, or files are
-    missing or differ in size from the manifest."""
+    """Return the entry of the checkpoint at a path. Raises CheckpointFailure if its manifest was changed, or if files
+    are missing or have other sizes than in the manifest."""
     from fsspec.core import url_to_fs
 
     path = path.rstrip("/")
@@ -239,7 +237,8 @@ def read_metadata(path: str) -> bytes:
 
 
 def damage(entry: CheckpointEntry) -> str | None:
-    """Check the checksums of all files of a checkpoint. Return why the checkpoint is damaged, or None if it is not."""
+    """Return why a checkpoint is damaged, or None. It reads all files and compares their checksums with the
+    manifest."""
     from concurrent.futures import ThreadPoolExecutor
 
     names = sorted(entry.manifest["files"])
@@ -250,8 +249,8 @@ def damage(entry: CheckpointEntry) -> str | None:
 
 
 def hasty_damage(entry: CheckpointEntry) -> str | None:
-    """Check a checkpoint as `damage` does if it has at most `HASTY_BYTES`; of a larger one, assume that it is
-    undamaged. Return why it is damaged, or None. For callers that cannot wait."""
+    """Return why a checkpoint is damaged, or None, for callers that cannot wait: checkpoints of more than `HASTY_BYTES`
+    are not checked."""
     return damage(entry) if entry.size_bytes <= HASTY_BYTES else None
 
 

@@ -1,5 +1,5 @@
-"""Checkpoints of many ranks: what the ranks check, read and record together. The size of a message does not grow with
-the number of ranks, except for messages to rank 0 or to the first rank of a node."""
+"""Checkpoints of many ranks: work that the ranks do together to check, read and record a checkpoint. Only messages to
+rank 0, or to the first rank of a node, grow with the number of ranks."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ MOST_WRITERS = 1024  # of a checkpoint: rank 0 plans the tensors of each
 
 @dataclass(frozen=True, slots=True)
 class NodeGroups:
-    """gloo groups of ranks for messages that are collected on each node first. A node is a machine.
+    """gloo groups for messages that are collected on each node (machine) before they are sent to other nodes.
 
-    `node`: the ranks of this node; None: all ranks. `first`: the rank of this node that communicates with the other
-    nodes. `firsts`: the `first` ranks of all nodes. It exists only on these ranks, and only in groups for writing; None
-    if there is one node."""
+    `node`    group of the ranks of this node; None: all ranks
+    `first`   the rank of this node that communicates with other nodes
+    `firsts`  group of the `first` ranks of all nodes; None if there is one node, on all other ranks, and for reading
+    """
 
     first: int = 0
     node: ProcessGroup | None = None
@@ -52,17 +53,17 @@ class NodeGroups:
         return distributed.get_rank() == self.first
 
     def gather(self, mine: object) -> list[Any] | None:
-        """Collect the objects that the ranks of this node pass as `mine`. Return the list on the node's first rank,
-        None on the others."""
+        """Collect the objects `mine` of all ranks of this node. Return the list on the node's first rank, None on the
+        others."""
         return self._gather(mine, self.node, self.first)
 
     def gather_nodes(self, mine: object) -> list[Any] | None:
-        """Collect the objects that the first ranks of all nodes pass as `mine`; only these ranks may call this. Return
-        the list on rank 0, None on the others."""
+        """Collect the objects `mine` of the first ranks of all nodes; only these may call this. Return the list on rank
+        0, None on the others."""
         return self._gather(mine, self.firsts, 0)
 
     def share(self, mine: object) -> Any:
-        """Send the object that this node's first rank passes as `mine` to all ranks of the node. Return this object."""
+        """Send the object `mine` of this node's first rank to all ranks of the node, and return it."""
         found = [mine]
         distributed.broadcast_object_list(found, self.first, group=self.node)
         return found[0]
@@ -76,9 +77,13 @@ class NodeGroups:
 
 @dataclass(frozen=True, slots=True)
 class SavingGroups:
-    """Groups of the ranks that save and load checkpoints together. `writes`: whether this rank writes part of each
-    checkpoint. `writers`: the group of the ranks that write; None: all ranks. `writing`: these ranks, grouped by node.
-    `reading`: all ranks, grouped by node; None in a single process."""
+    """Groups of ranks that save and load checkpoints together.
+
+    `writes`   whether this rank writes a part of each checkpoint
+    `writers`  group of the ranks that write; None: all ranks
+    `writing`  groups of the ranks that write, by node
+    `reading`  groups of all ranks, by node; None in a single process
+    """
 
     writes: bool = True
     writers: ProcessGroup | None = None
@@ -91,7 +96,7 @@ ALONE = SavingGroups()
 
 def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> SavingGroups:
     """Return this rank's SavingGroups; all ranks must call this. `background`: a thread saves while training continues,
-    so it needs its own groups, unless rank 0 writes everything (`by_rank_0`)."""
+    and needs groups of its own. `by_rank_0`: then rank 0 writes everything, and no groups are needed for writing."""
     limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
     num_ranks, rank, writers = len(layout.ranks), distributed.get_rank(), choose_writers(layout)
     reading = make_node_groups(layout, range(num_ranks), None, limit, writes=False)
@@ -103,9 +108,8 @@ def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> Sav
 
 
 def choose_writers(layout: LayoutPlan) -> list[int]:
-    """Return the ranks that write a checkpoint, rank 0 among them. If several ranks have copies of the same data, they
-    share the work. There are at most `MOST_WRITERS` writers, unless one copy of the model is divided over more
-    ranks."""
+    """Return the ranks that write a checkpoint, rank 0 among them. Ranks with copies of the same data share the work.
+    There are at most `MOST_WRITERS`, or the ranks of one copy of the model if these are more."""
     replicas = layout.size("replicate")
     kept = max(1, MOST_WRITERS * replicas // len(layout.ranks))
     return [row.rank for row in layout.ranks if row.coordinates.get("replicate", 0) < kept]
@@ -114,10 +118,10 @@ def choose_writers(layout: LayoutPlan) -> list[int]:
 def make_node_groups(
     layout: LayoutPlan, members: Sequence[int], everyone: ProcessGroup | None, limit: timedelta, *, writes: bool
 ) -> NodeGroups:
-    """Return the NodeGroups of the ranks `members`, which must all call this. `everyone`: existing group of these
-    ranks, used if all are on one node. `limit`: time limit of messages. `writes`: whether to make the group `firsts`
-    too. This group is made last, because torch names a group by its ranks and by the number of groups that a rank
-    already has."""
+    """Return the NodeGroups of the ranks `members`, which must all call this. `everyone`: an existing group of these
+    ranks, which is used if there is only one node. `limit`: time limit of messages. `writes`: also make the group
+    `firsts`. It is made last, because torch names a group by its ranks and by the number of groups that a rank already
+    has."""
     nodes: dict[int, list[int]] = {}
     for rank in members:
         nodes.setdefault(rank // layout.gpus_per_node, []).append(rank)
@@ -130,7 +134,7 @@ def make_node_groups(
 
 
 def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
-    """Return a gloo group of the given ranks. These ranks, and no others, must call this. `limit`: time limit of
+    """Return a gloo group of the given ranks, which all must call this; no other rank may. `limit`: time limit of
     messages."""
     made: ProcessGroup = distributed.new_group(
         list(ranks), timeout=limit, backend="gloo", use_local_synchronization=True
@@ -141,11 +145,11 @@ def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
 def collect(
     store: CheckpointStore, step: int, nodes: NodeGroups, retry: Retry, files: Rows, numbers: dict[str, float]
 ) -> tuple[Rows, Rows, dict[str, float]]:
-    """Collect from all ranks what the manifest contains: sizes and checksums of the files that they wrote (`files`),
-    and `numbers` by name. Return on rank 0 (table of files, table of lists of files, numbers), on other ranks empty
-    dicts. With several nodes, the first rank of each node writes a list of the node's files into the checkpoint, and
-    the manifest refers to these lists. Raises PeerFailure if the first rank of another node cannot write its list, and
-    the errors of `store.write`."""
+    """Return on rank 0 what the manifest contains: a table of files, a table of lists of files, and numbers of the
+    optimizer. Return three empty dicts on other ranks. `files`: sizes and checksums of the files that this rank wrote.
+    `numbers`: this rank's numbers by name. With several nodes, the first rank of each node writes a list of the node's
+    files into the checkpoint, and the manifest refers to these lists. Raises PeerFailure if another node cannot write
+    its list, and the errors of `store.write`."""
     gathered = nodes.gather((files, numbers))
     if gathered is None:
         return {}, {}, {}
@@ -172,9 +176,9 @@ def merge(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def check_together(path: str, nodes: NodeGroups | None) -> CheckpointEntry:
-    """Check every byte of the checkpoint at `path`, and return its entry; with several ranks, without the table of
-    files. Rank 0 reads the manifest and checks the sizes, and each rank reads its share of the files. `nodes`: None in
-    a single process. Raises CheckpointFailure on all ranks or on none."""
+    """Check every byte of the checkpoint at `path`, and return its entry, which with several ranks has no table of
+    files. Rank 0 reads the manifest and checks the sizes, and each rank reads a share of the files. `nodes`: None in a
+    single process. Raises CheckpointFailure on all ranks if any rank finds damage."""
     if nodes is None:
         entry = read_entry(path)
         if (why := damage(entry)) is not None:
@@ -208,7 +212,7 @@ def check_together(path: str, nodes: NodeGroups | None) -> CheckpointEntry:
 
 def read_once(path: str, nodes: NodeGroups | None) -> bytes:
     """Return the content of the file with DCP's metadata in the checkpoint at `path`. The first rank of each node reads
-    the file and sends it to the node's other ranks. `nodes`: None in a single process. Raises CheckpointFailure."""
+    it and sends it to the others of the node. `nodes`: None in a single process. Raises CheckpointFailure."""
     if nodes is None:
         return read_metadata(path)
     found: bytes | CheckpointFailure = b""
