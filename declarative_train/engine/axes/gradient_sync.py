@@ -25,8 +25,8 @@ class GradientSync:
     """Functions with which an axis combines the gradients of its ranks. The defaults are for a single process.
 
     `call`           run the model on a chunk in training (in a pipeline, its schedule runs the model)
-    `begin`          called before a chunk, with the number of its rows without padding (None: no padding), and whether it
-                     is the last chunk of the step
+    `begin`          called before a chunk, with the number of its rows without padding (None: no padding), and whether
+                     it is the last chunk of the step
     `end`            called after the backward of a chunk
     `reduce`         called after the last backward: turns this rank's gradients into those of the whole batch
     `norm`           return the norm of the given gradients together, including shards on other ranks
