@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 class Component(BaseModel):
     """Base class of everything with a `type:`. A concrete class declares `type: Literal["name"] = "name"`.
 
-    A plan stores a component as JSON data: `as_data` writes them; `Registry.read` reads them or, if the class is known,
-    `from_data`.
-    """
+    A plan stores a component as JSON data, which `as_data` writes. `Registry.read` makes a component of any class from
+    the data, `from_data` one of a known class."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -195,8 +194,8 @@ class Layer(Component, ABC):
         return None
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Return the matrix products of one forward, for estimates of time and utilisation; none for look-ups, norms
-        and element-wise operations. A test compares every layer with torch's flop counter."""
+        """Return the matrix products of one forward, for estimates of time and utilisation. Look-ups, norms and
+        element-wise operations have none. A test compares every layer with torch's flop counter."""
         return ()
 
 
@@ -229,7 +228,7 @@ class LossModule(ABC):
 class Loss(Component, ABC):
     """Loss: one term of the objective. The section `objective` reads the keys `input`, `target`, `mask` and `weight`.
 
-    `bounds`: the least and the greatest loss that one item can have; a run reports a loss outside of them.
+    `bounds`: the least and the greatest loss that one item can have. A run reports a loss outside of them.
 
     `about`: `numbers` (a regression), `classes` (also binary), or "" for neither.
 
@@ -237,10 +236,8 @@ class Loss(Component, ABC):
 
     `per_item`: the loss is a mean over the items of all rows, each with a loss of its own.
 
-    While `needs_balance` is true (class weights `balanced`), the loss cannot be built: the compiler adds up `tally`
-    over the targets of all training rows, in chunks of any size, and uses `balance(tally)`, a loss with numbers as
-    weights.
-    """
+    A loss with class weights `balanced` (`needs_balance`) cannot be built. The compiler first replaces these weights by
+    numbers: it adds up `tally` over the targets of all training rows, in chunks of any size, and calls `balance`."""
 
     about: ClassVar[str] = ""
     one_class: ClassVar[bool] = False
@@ -251,7 +248,7 @@ class Loss(Component, ABC):
 
     @property
     def needs_balance(self) -> bool:
-        """True if a weight is `balanced`, so that `tally` and `balance` must be called before `build`."""
+        """True if a class weight is `balanced`, so that `tally` and `balance` must be called before `build`."""
         return False
 
     def tally(self, targets: "np.ndarray", input: TensorSpec) -> "np.ndarray":
@@ -293,15 +290,14 @@ class Collective(ABC):
     def concatenate(self, tensor: "torch.Tensor") -> "torch.Tensor":
         """Return the rows of all ranks, concatenated in rank order.
 
-        Dimension 0 may differ between ranks and may be 0; the result has the dtype of the ranks that have rows.
-        """
+        Ranks may have different numbers of rows, also 0. The dtype of the result is that of the ranks that have
+        rows."""
 
 
 class MetricModule(ABC):
     """Accumulator of a metric over the batches of one rank. `update` never makes the host wait for the device.
 
-    Rows with `row_weight` 0 are padding and do not count; neither do masked or ignored items.
-    """
+    Rows of padding (`row_weight` 0), masked items and ignored items do not count."""
 
     @abstractmethod
     def update(
@@ -377,8 +373,8 @@ class Optimizer(Component, ABC):
 
     @abstractmethod
     def build(self, groups: list[dict[str, object]]) -> "torch.optim.Optimizer":
-        """Return the torch optimizer for the parameter groups `{params, lr, weight_decay}`; fused if the device
-        supports it."""
+        """Return the torch optimizer for the parameter groups `{params, lr, weight_decay}`. It is a fused one if the
+        device supports it."""
 
     @abstractmethod
     def num_state_elements(self, shape: tuple[int, ...]) -> int:

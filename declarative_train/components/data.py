@@ -85,7 +85,8 @@ class Table(ABC):
 
     @property
     def original(self) -> "Table":
-        """Table of the rows as they are in the files, if a pack made this table from another one; else this table."""
+        """Table of the rows as they are in the files: the table from which a pack made this one, or this table
+        itself."""
         return self
 
     def unread(self) -> "Iterator[tuple[str, str, str]]":
@@ -98,7 +99,7 @@ class Table(ABC):
         length."""
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
-        """Return the uncompressed size of the columns in the files, in bytes; None if it is unknown."""
+        """Return the uncompressed size of the columns in the files, in bytes, or None if it is unknown."""
         return None
 
     def read_runs(self, columns: Sequence[str], starts: "np.ndarray", length: int) -> "dict[str, np.ndarray]":
@@ -144,7 +145,7 @@ class Dataset(Component, ABC):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Paths of the source's files as written in the recipe; () for a source without files."""
+        """Paths of the source's files as written in the recipe, or () for a source without files."""
         return ()
 
     @abstractmethod
@@ -316,7 +317,7 @@ class Field(Component, ABC):
 
     @property
     def follows(self) -> str | None:
-        """Name of the image field whose transforms are also applied to this field, as for boxes; None for other
+        """Name of the image field whose transforms are also applied to this field, as for boxes. None for other
         fields."""
         return None
 
@@ -351,7 +352,7 @@ class Field(Component, ABC):
     @property
     @abstractmethod
     def cut(self) -> slice | int | None:
-        """Rows of a window that the field uses, as a slice or one row number; None: all."""
+        """Rows of a window that the field uses: a slice, one row number, or None for all."""
 
     @abstractmethod
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
@@ -359,7 +360,7 @@ class Field(Component, ABC):
 
     @abstractmethod
     def tally(self, columns: Sequence[Column]) -> Tally | None:
-        """Return an accumulator for the statistics of the training rows; None if the field needs no statistics."""
+        """Return an accumulator for the statistics of the training rows, or None if the field needs no statistics."""
 
     def misreads(self, statistics: Mapping[str, object]) -> str | None:
         """Return the reason why statistics of another run do not fit this field, or None if they fit. The keys in
@@ -372,7 +373,7 @@ class Field(Component, ABC):
         those of the training rows."""
 
     def unit(self, statistics: Mapping[str, object]) -> "Unit | None":
-        """Return the conversion of the field's values to the unit of its columns; None if the unit is the same."""
+        """Return the conversion of the field's values to the unit of its columns, or None if the unit is the same."""
         return None
 
     def preparation(self, statistics: Mapping[str, object]) -> "Preparation":
@@ -393,5 +394,5 @@ class Field(Component, ABC):
         columns: Sequence[Column],
         statistics: Mapping[str, object],
     ) -> None:
-        """Write the field's values into the contiguous array `out`. Other arguments as in `convert`."""
+        """Write the field's values into the contiguous array `out`. The other arguments are those of `convert`."""
         out[...] = self.convert(values, columns, statistics)

@@ -29,7 +29,7 @@ ProblemKind = Literal["syntax", "signature", "reserved", "name"]
 
 @dataclass(frozen=True, slots=True)
 class PluginProblem:
-    """Problem in the text of a plugin. Lines and columns count from 1; `name` is the word at that position."""
+    """Problem in the text of a plugin. Lines and columns count from 1. `name`: the word at that position."""
 
     kind: ProblemKind
     message: str

@@ -39,7 +39,7 @@ class PluginLayer(Layer):
     @property
     def is_random(self) -> bool:
         """True, because it is unknown whether the code draws random numbers. Setting a seed costs only microseconds a
-        step; without it, a run that draws could not be reproduced."""
+        step, and without it a run that draws could not be reproduced."""
         return True
 
     def build(self, inputs: Mapping[str, TensorSpec]) -> nn.Module:
@@ -82,7 +82,7 @@ class PluginLayer(Layer):
 
 
 class AsTheCodeDoes(Init):
-    """Init with the values that the constructor of a plugin's layer sets; `graph/initialise.py` reads them from the
+    """Init with the values that the constructor of a plugin's layer sets. `graph/initialise.py` reads them from the
     constructed module."""
 
     of_layer: ClassVar[bool] = True

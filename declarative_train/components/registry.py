@@ -1,8 +1,7 @@
-"""Table of component types; the module of a type is imported when the type is first used.
+"""Table of component types. The module of a type is imported when the type is first used.
 
-The tables stay plain sorted literals (`{"linear": "linear.Linear", ...}`). Importing all of them would make every
-`dtrain lint` load a hundred pydantic models that the recipe does not name.
-"""
+The tables stay plain sorted literals (`{"linear": "linear.Linear", ...}`). If all modules were imported at once, every
+`dtrain lint` would load a hundred pydantic models that the recipe does not name."""
 
 from __future__ import annotations
 

@@ -92,9 +92,8 @@ class Duration:
 
 
 def parse_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration:
-    """Return the Duration of a text `<number> <unit>`. The unit may be singular. Raises ValueError for other texts. Its
-    message lists the units in `wanted`, those that this key accepts; but a unit that is missing there is not an error
-    here."""
+    """Return the Duration of a text `<number> <unit>`. The unit may be singular. Raises ValueError for any other text.
+    `wanted`: units that the message of this error lists. All units are accepted."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
         examples = [example for unit, example in _EXAMPLES.items() if unit in wanted]

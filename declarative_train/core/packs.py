@@ -149,8 +149,7 @@ def load(address: str) -> Any:
 
 
 def find_folder(package: str) -> Path:
-    """Return the folder of a Python package without importing it; only its parent packages are imported. Raises
-    PackError."""
+    """Return the folder of a Python package. Only its parent packages are imported. Raises PackError."""
     try:
         found = find_spec(package)
     except Exception as error:

@@ -43,7 +43,7 @@ class TensorSpec:
 
     @property
     def interval(self) -> Interval | None:
-        """Smallest interval that contains all values, if it is known; else None."""
+        """Smallest interval that contains all values, or None if it is unknown."""
         found = self.intervals
         return (min(low for low, _ in found), max(high for _, high in found)) if found else None
 

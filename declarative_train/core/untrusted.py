@@ -24,7 +24,7 @@ def one_line(text: str) -> str:
 
 
 def in_lines(text: str) -> str:
-    """Return `text` without characters that control a terminal; line breaks and tabs are kept."""
+    """Return `text` without characters that control a terminal, except line breaks and tabs."""
     return "\n".join("\t".join(map(one_line, line.split("\t"))) for line in text.split("\n"))
 
 

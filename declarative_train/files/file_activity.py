@@ -17,9 +17,9 @@ _LENGTH_BYTES = 4
 
 
 class FileActivity(NamedTuple):
-    """Activity of a thread. `path`: the file that it reads; None if it does other work. `since`: start of the activity,
-    a time of `time.monotonic`, which is one clock for all processes of a machine. `who`: the loader process that reads
-    for this thread; None if the thread reads by itself."""
+    """Activity of a thread. `path`: the file that it reads, or None if it does other work. `since`: start of the
+    activity, a time of `time.monotonic`, which is one clock for all processes of a machine. `who`: the loader process
+    that reads for this thread, or None if the thread reads by itself."""
 
     path: str | None
     since: float

@@ -120,7 +120,7 @@ def _open(path: str | None) -> Any:
 
 
 class _Batches:
-    """Record batches of an Arrow file or stream. A file lists the positions of its batches; a stream is scanned once to
+    """Record batches of an Arrow file or stream. A file lists the positions of its batches. A stream is scanned once to
     find them."""
 
     def __init__(self, source: Any) -> None:

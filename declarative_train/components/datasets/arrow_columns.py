@@ -325,8 +325,8 @@ def place_among(files: Sequence[str], starts: Sequence[int], gone: Mapping[str, 
 
 
 def place(files: Sequence[str], starts: Sequence[int], row: int) -> str:
-    """Return where a row is, for messages: `row 12 of data/b.csv`. The number counts from 1 in the file, without the
-    header. `row`: number of the row in the table. `starts`: number in the table of the first row of each file."""
+    """Return where a row is, for messages: `row 12 of data/b.csv`. The number counts rows of the file from 1, without
+    the header. `row`: number of the row in the table. `starts`: number in the table of the first row of each file."""
     from bisect import bisect_right
 
     position = bisect_right(starts, row) - 1

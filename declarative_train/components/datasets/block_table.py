@@ -43,8 +43,8 @@ class BlockFormat(ABC):
 
     @abstractmethod
     def read(self, opened: Any, number: int, names: list[str], most: int | None) -> Any:
-        """Return the columns `names` of block `number` as an Arrow table; if `most` is given, only its first `most`
-        rows are needed. Raises OSError and ArrowInvalid."""
+        """Return the columns `names` of block `number` as an Arrow table. `most`: number of rows from the first on that
+        the table must have; None: all. Raises OSError and ArrowInvalid."""
 
 
 class BlockTable(Table):
@@ -134,8 +134,8 @@ class BlockTable(Table):
         return np.empty((0, *column.shape), object if column.dtype in (MESSAGES, LISTS) else column.dtype)
 
     def _group(self, group: int, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return {name: numpy array} of the columns `names` of a block. `group`: number of the block in the table.
-        Recently used blocks stay in memory. Thread-safe."""
+        """Return a dict from each of the columns `names` to its numpy array for one block. `group`: number of the block
+        in the table. Recently used blocks stay in memory. Thread-safe."""
         from declarative_train.components.datasets.arrow_columns import to_numpy
 
         found: dict[str, np.ndarray] = {}
@@ -157,8 +157,8 @@ class BlockTable(Table):
         return found
 
     def _read_group(self, path: str, number: int, names: list[str], most: int | None = None) -> Any:
-        """Return the columns `names` of block `number` of a file as an Arrow table; if `most` is given, only its first
-        `most` rows are needed. Raises SourceError."""
+        """Return the columns `names` of block `number` of a file as an Arrow table. `most`: number of rows from the
+        first on that the table must have; None: all. Raises SourceError."""
         import pyarrow as pa
 
         from declarative_train.components.datasets.arrow_columns import without_views

@@ -63,8 +63,7 @@ def _check_encoding(name: str) -> str:
 
 
 class CsvDataset(FilesDataset):
-    """Rows of CSV files, read into memory. The first line has the names of the columns; blanks around a name are
-    removed.
+    """Rows of CSV files, read into memory. The first line has the names of the columns, without blanks around them.
 
     Types are detected from all values: integers, numbers, `true`/`false`, dates, else text. Empty fields, `NA`, `null`
     and `nan` are missing values, and so are the words in `missing_values`. Several files are one table, file after

@@ -42,7 +42,7 @@ class NpyDataset(FilesDataset):
 
     `.npz`: the arrays of the file are the columns, under their names. Several files are one table, file after file.
     `.npy`: each file is one column with the name of the file (`x.npy` is `x`), except that each field of a structured
-    array is a column. Local files that are not compressed are mapped into memory, not read; compressed arrays are
+    array is a column. Local files that are not compressed are mapped into memory, not read. Compressed arrays are
     decompressed when a field uses them. An array in an archive whose checksum is wrong is an error (mapped arrays of
     more than 2 GiB are not checked)."""
 

@@ -42,7 +42,7 @@ class PluginDataset(PluginComponent, Dataset):
 
     @property
     def keys(self) -> dict[str, ColumnKeys] | None:
-        """Declared description of each column; None if neither the recipe nor the class declares them."""
+        """Declared description of each column, or None if neither the recipe nor the class declares them."""
         declared = self.columns if self.columns is not None else self.declared
         if declared is None:
             return None

@@ -67,7 +67,7 @@ class Described(Protocol):
     def num_arguments(self) -> int: ...
     @property
     def keys(self) -> Mapping[str, ColumnKeys] | None:
-        """Declared description of each column; None if no columns are declared."""
+        """Declared description of each column, or None if no columns are declared."""
 
     @property
     def hint(self) -> str:

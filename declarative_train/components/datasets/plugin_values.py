@@ -61,8 +61,8 @@ def as_array(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
 
 
 def _fits(value: np.ndarray, is_strict: bool, wanted: np.dtype[Any]) -> bool:
-    """Return whether a column of dtype `wanted` can hold a value. `is_strict`: the dtype of the value must be `wanted`,
-    because the user returned an array or tensor; a Python number only has to fit into `wanted`."""
+    """Return whether a column of dtype `wanted` can hold a value. `is_strict`: the user returned an array or tensor, so
+    the dtype of the value must be `wanted`. A Python number only has to fit into `wanted`."""
     if is_strict:
         return value.dtype == wanted
     if wanted.kind in "iu" and value.dtype.kind in "iu" and value.size:

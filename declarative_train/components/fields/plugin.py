@@ -25,8 +25,8 @@ Size = int | str
 
 
 class PluginField(PluginComponent, FieldOfColumns):
-    """Field of a plugin. The user's method `decode` makes the tensor of one row from the values of its columns;
-    `decode_rows` makes the tensors of several rows at once, from arrays (N, ...)."""
+    """Field of a plugin, whose class has one of two methods. `decode` makes the tensor of one row from the values of
+    its columns. `decode_rows` makes the tensors of several rows at once, from arrays (N, ...)."""
 
     own: ClassVar[frozenset[str]] = frozenset({"type", "column", "columns", "exclude", "rows"})
     sizes: ClassVar[tuple[Size, ...]] = ()

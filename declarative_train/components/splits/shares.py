@@ -144,7 +144,7 @@ class GroupedSplit(Split):
 
 
 class StratifiedSplit(Split):
-    """Random rows, the same share of the rows of each value of a column."""
+    """Random rows: the same share of the rows for each value of a column."""
 
     turn: ClassVar[int] = 3
     cuts_singly: ClassVar[bool] = True

@@ -71,7 +71,7 @@ def _measure_gpu(num_ranks: int) -> Machine:
 
 def _measure_cpu(num_ranks: int, probes: dict[Step, Probe]) -> Machine:
     """Return the speeds of a CPU as this rank measures them. All `num_ranks` ranks call this function at the same time.
-    `probes`: training steps, to which the constants are fitted that cannot be measured directly."""
+    `probes`: training steps from whose times those constants are computed that cannot be measured directly."""
     device = torch.device("cpu")
     torch.set_num_threads(threads_per_rank(num_ranks))
     keep_freed_memory()

@@ -1,5 +1,5 @@
-"""Probes: training steps of tiny models, whose time is overhead of the host, because their arithmetic takes almost
-none.
+"""Probes: training steps of tiny models. Their time is overhead of the host, because their arithmetic takes almost no
+time.
 
 The planner's constants for the host are fitted to the probes, one after the other in the order of `STEPS`. With the
 fitted constant, the predicted time of a probe, or of the difference between two probes, equals the measured time. So a

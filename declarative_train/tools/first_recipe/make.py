@@ -71,9 +71,9 @@ def _from(source: Dataset, data: str, path: Path) -> Dataset:
 
 
 def _seed(table: Table, target: TargetColumn, sizes: Sizes) -> tuple[int, Mapping[str, Sequence[object]]]:
-    """Return the seed of the split, and the classes that have no row in a set, by set. The seed is the first one with
-    which every class has a row in the training set. Rare classes may be missing in other sets. Raises UnusableError if
-    there is no such seed."""
+    """Return the seed of the split, and a dict from each set that lacks classes to these classes. The seed is the first
+    one with which every class has a row in the training set. Rare classes may be missing in other sets. Raises
+    UnusableError if there is no such seed."""
     import numpy as np
 
     if not target.classes or table.num_rows > LOOKED_AT:

@@ -114,7 +114,7 @@ def _beginning(path: str) -> bytes:
 
 
 def _is_utf8(beginning: bytes) -> bool:
-    """Return whether the beginning of a file is UTF-8; its last character may be incomplete."""
+    """Return whether the beginning of a file is UTF-8. Its last character may be incomplete."""
     try:
         beginning.decode()
     except UnicodeDecodeError as error:

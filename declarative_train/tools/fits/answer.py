@@ -79,18 +79,18 @@ class Fits:
 
     @property
     def per_second(self) -> float | None:
-        """Tokens (or samples) per second of all GPUs together; None if unknown."""
+        """Tokens (or samples) per second of all GPUs together, or None if unknown."""
         step_s = self.estimate.step_s
         return None if step_s is None else self.plan.batch.global_batch_size * (self.length or 1) / step_s
 
     @property
     def hours(self) -> float | None:
-        """Hours of training for the budget; None if unknown."""
+        """Hours of training for the budget, or None if unknown."""
         return None if self.per_second is None else self.budget / self.per_second / 3600
 
     @property
     def energy_kwh(self) -> float | None:
-        """Energy of the GPUs in kWh, at their full power; None if unknown."""
+        """Energy of the GPUs in kWh, at their full power, or None if unknown."""
         watts = WATTS.get(self.hardware.name)
         return None if self.hours is None or watts is None else watts * self.num_gpus * self.hours / 1000
 

@@ -31,9 +31,9 @@ Settings = dict[str, Any]
 
 
 def find_gpu(name: str) -> Hardware:
-    """Return the GPU with this name in the table or in torch or, if there is none, the GPU whose name has all words of
-    `name`: `h100`, `a100-40`, `rtx4090`, `NVIDIA A100 40GB`. Of several forms of one model, the first is returned.
-    Raises DtrainError if there is no such GPU, or if several models have these words."""
+    """Return the GPU that `name` means: its name in the table or in torch, or words of its name, such as `h100`,
+    `a100-40`, `rtx4090` or `NVIDIA A100 40GB`. If several forms of one model have these words, return the first one.
+    Raises DtrainError if no GPU has them, or if GPUs of several models do."""
     exact = HARDWARE.get(name.lower()) or hardware_of_device(name)
     if exact is not None and exact.memory_bytes is not None:
         return exact
@@ -111,7 +111,7 @@ class Source:
 
     @property
     def sharded(self) -> Settings:
-        """Value of `parallelism` that shards all parameters over all GPUs; {} for one GPU."""
+        """Value of `parallelism` that shards all parameters over all GPUs, or {} for one GPU."""
         recipe = self._read(self.settings).recipe
         return {"data": {"shard": "all"}} if recipe is not None and recipe.layout.num_gpus > 1 else {}
 

@@ -31,7 +31,7 @@ _WORD = re.compile(r"[A-Za-z][\w.]*\w")
 
 @dataclass(frozen=True, slots=True)
 class Hover:
-    """Hover text. `text`: Markdown; `span`: the part of the recipe that it describes."""
+    """Hover text. `text`: its Markdown. `span`: the part of the recipe that it describes."""
 
     text: str
     span: Span

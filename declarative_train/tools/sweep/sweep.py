@@ -72,7 +72,7 @@ class Aim:
         return record.values.get(f"best/{self.metric}", record.values.get(self.metric))
 
     def sort(self, results: Sequence[Result]) -> list[Result]:
-        """Return the results, the best first; results without a value are last."""
+        """Return the results with the best first. Results without a value are last."""
 
         def key(result: Result) -> tuple[bool, float]:
             value = math.nan if result.value is None else result.value

@@ -26,7 +26,7 @@ for pid in running:
 
 class Guard:
     """Connection of the sweep to the watchdog. Call `begin` and `end` with the process id of each run, and `close` when
-    all points have ended."""
+    all runs have ended."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
