@@ -125,8 +125,9 @@ class Layer(Component, ABC):
     def complete_fields(
         cls, fields: "MappingNode", resolve: "Callable[[str, Span], str]"
     ) -> "tuple[MappingNode, list[Diagnostic]]":
-        """Return `fields`, the keys of a node, with the keys added that files named in them define (a published model's
-        configuration), and errors. `resolve` makes a path in the recipe absolute."""
+        """Return the keys of a node, and errors. `fields`: the keys in the recipe. If they name a file that defines
+        more keys (a published model's configuration), these are added. `resolve` makes a path in the recipe
+        absolute."""
         return fields, []
 
     @property

@@ -1,5 +1,4 @@
-"""Cuts for tensor parallelism: how the ranks of the `tensor` axis divide a layer and its parameters, in numbers of
-elements."""
+"""Cuts for tensor parallelism: how the ranks of the `tensor` axis divide a layer and its parameters."""
 
 from __future__ import annotations
 

@@ -134,8 +134,8 @@ class OpenFiles(Generic[T]):
         return found
 
     def expect(self, path: str, size: int, modified_ns: int) -> None:
-        """Set the size and date of a local file, for which `get` raises SourceError if the file has others when it
-        opens it."""
+        """Set the size and date that a local file must have. If they differ when `get` opens the file, `get` raises
+        SourceError."""
         self._seen[path] = size, modified_ns
 
     def _check_same(self, path: str) -> None:

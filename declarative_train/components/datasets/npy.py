@@ -94,8 +94,8 @@ class ArrayTable(Table):
     """Table whose columns are the arrays of one or several files, concatenated by rows.
 
     `pieces`: for each file, a dict from name to array. A text in place of an array is the reason why the array cannot
-    be a column. An array is also left out if its length differs from that of most arrays of the file, as that of a mean
-    or of a list of names does."""
+    be a column. An array is also left out if its length differs from that of most arrays of the file (a mean, a list of
+    names)."""
 
     def __init__(self, files: Sequence[str], pieces: Sequence[Mapping[str, StoredArray | str]]) -> None:
         self.files = tuple(files)

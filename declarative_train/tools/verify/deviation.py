@@ -17,8 +17,8 @@ class Bounds:
     start      for initial values
     node       for the output of a node, relative to the sum of its absolute values for a sample
     gradient   for a gradient, and for a loss
-    floor      fraction of the model's largest gradient, to which a smaller gradient is compared, because small gradients
-               are mostly rounding
+    floor      fraction of the model's largest gradient: smaller gradients are compared relative to it, because they are
+               mostly rounding
     update     for the change of a parameter, computed from equal gradients"""
 
     start: float
