@@ -1,5 +1,5 @@
-"""Predictions as named columns: class names and probabilities, numbers in the unit of the table, or unconverted outputs
-of graph nodes.
+"""Predictions as named columns: class names and probabilities, numbers in the unit of the table, or the unconverted
+outputs of graph nodes.
 
 In shapes, N is the number of rows and C the number of classes."""
 
@@ -24,9 +24,8 @@ Columns = dict[str, "np.ndarray | list[str]"]
 
 @dataclass(frozen=True, slots=True)
 class PredictedOutputs:
-    """Choice of the outputs to predict. `meanings`: the meaning (a class, a number) of each output for which a loss
-    defines it; its columns are made from this. `as_they_are`: names of outputs that are returned without a
-    conversion."""
+    """Choice of the outputs to predict. `meanings`: for each output whose meaning a loss defines (a class, a number),
+    this meaning, by which it is converted to columns. `as_they_are`: names of outputs that are not converted."""
 
     outputs: tuple[str, ...]
     meanings: tuple[Meaning, ...]
@@ -34,8 +33,8 @@ class PredictedOutputs:
 
 
 def choose_outputs(trained: Trained, outputs: Sequence[str]) -> PredictedOutputs:
-    """Return the outputs to predict. If `outputs` has names, these are returned without a conversion; otherwise all
-    outputs whose meaning follows from the losses are chosen. Raises UsageError if no loss defines a meaning."""
+    """Return the outputs to predict. If `outputs` has names, these are predicted and not converted. Otherwise they are
+    all outputs whose meaning follows from the losses. Raises UsageError if no loss defines a meaning."""
     if outputs:
         return PredictedOutputs(tuple(dict.fromkeys(outputs)), (), tuple(dict.fromkeys(outputs)))
     found = meanings(trained.plan)
@@ -53,8 +52,10 @@ def choose_outputs(trained: Trained, outputs: Sequence[str]) -> PredictedOutputs
 
 def columns(asked: PredictedOutputs, values: Mapping[str, torch.Tensor]) -> Columns:
     """Return the columns of predictions for one batch. `asked`: the outputs to predict. `values`: their tensors by
-    name. Numbers, and several answers of yes or no, are named like the target's columns. A class is named `class`, or
-    `class_<target>` if several targets have classes. Names of probabilities begin with `p`."""
+    name.
+
+    Columns of numbers, and of several yes/no values, have the names of the target's columns. A class is in the column
+    `class`, or `class_<target>` if several targets have classes. Names of probabilities begin with `p`."""
     found: Columns = {name: _numpy(values[name]) for name in asked.as_they_are}
     alone = sum(bool(one.classes) for one in asked.meanings) == 1
     for one in asked.meanings:
@@ -71,14 +72,14 @@ def columns(asked: PredictedOutputs, values: Mapping[str, torch.Tensor]) -> Colu
 
 
 def probabilities(one: Meaning, output: torch.Tensor) -> torch.Tensor:
-    """Return the probabilities that an output predicts: (N, *items, C) for classes, (N, *items) for yes or no."""
+    """Return the probabilities that an output predicts: (N, *items, C) for classes, (N, *items) for yes/no values."""
     if one.kind == "yes_no":
         return output.sigmoid()
     return output.movedim(one.class_axis + 1, -1).softmax(-1)
 
 
 def in_unit(one: Meaning, output: torch.Tensor) -> torch.Tensor:
-    """Return an output (N, *items) converted to the unit of the target's columns, in float64."""
+    """Return an output (N, *items) in the unit of the target's columns, as float64."""
     found = output.double().exp() if one.kind == "count" else output.double()
     if one.unit is None:
         return found
@@ -124,7 +125,7 @@ def _numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def to_arrow(found: Columns) -> pa.Table:
-    """Return the columns as an Arrow table. Arrays (N, ...) become columns of fixed-length lists, and lists of strings
+    """Return the columns as an Arrow table. Arrays (N, ...) become columns of fixed-length lists; lists of strings
     become columns of text."""
     import pyarrow as pa
 
@@ -144,7 +145,8 @@ def _array(values: np.ndarray | list[str]) -> pa.Array:
 
 
 def flatten_lists(table: pa.Table) -> pa.Table:
-    """Return a table without list columns, for csv: a column `mu` of lists of two numbers becomes `mu_0` and `mu_1`."""
+    """Return a table without list columns, for csv. A column `mu` of lists of two numbers becomes the columns `mu_0`
+    and `mu_1`."""
     import pyarrow as pa
 
     names: list[str] = []

@@ -1,7 +1,7 @@
 """Evaluation of a trained model on rows with targets: exact metrics, reports on its errors, and the worst samples.
 
-The metrics are computed by the same code as during the training run, so they equal the logged values. The reports also
-use the meaning of the outputs, which follows from the losses."""
+The metrics are computed by the code that computes them in training, so they equal the logged values. The reports also
+use the meaning of each output (class, number), which follows from the losses."""
 
 from __future__ import annotations
 
@@ -55,10 +55,9 @@ DATA = "data"  # the name of a set of new rows
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Result of an evaluation. `trained`: name of the model. `num_samples`: number of samples that were evaluated.
-    `values`: the loss and the recipe's metrics, named `<set>/<name>` as in the log. `reports`: one for each output with
-    a known meaning. `logged`: the values that the training run logged for this set and step; {} if it did not evaluate
-    the set then."""
+    """Result of an evaluation. `trained`: name of the model. `values`: the loss and the recipe's metrics, named
+    `<set>/<name>` as in the log. `reports`: one for each output with a known meaning. `logged`: values that the
+    training run logged for this set and step, or {}. `comparison`: simple models on the same rows, or None."""
 
     trained: str
     step: int
@@ -72,15 +71,15 @@ class EvaluationResult:
 
     @property
     def own_value(self) -> float | None:
-        """Value of the trained model for the metric by which it is compared with simple models; None without a
-        comparison."""
+        """Value of the trained model for the metric by which it is compared with simple models; None if it is not
+        compared."""
         if self.comparison is None:
             return None
         values = self.reports[0].metrics | {name.partition("/")[2]: value for name, value in self.values.items()}
         return values.get(self.comparison.metric)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON objects, with None in place of nan and infinite numbers."""
+        """Return the result as values that JSON can represent; nan and infinite numbers become None."""
         found = asdict(self)
         for report in found["reports"]:
             del report["points"]
@@ -100,15 +99,20 @@ def evaluate(
     ranks: int = 1,
     compare: bool = True,
 ) -> EvaluationResult:
-    """Evaluate a trained model on new rows (`data`: paths as for `open_input`) or on a whole set of the run
-    (`set_name`; default: the first set that the run evaluated).
+    """Evaluate a trained model on new rows or on a whole set of the run. Raises UsageError, InputError, DataError and
+    RunFailure.
 
-    `max_samples`: evaluate at most this many samples of the set, chosen as by the run (`evaluation.max`). Without it, a
-    notice says whether the run's own evaluations were limited. `num_worst`: number of worst samples in a report.
-    `batch_size`: rows per batch; None: chosen by `batch_rows`. `device`: as for `device_for`. `ranks`: the number of
-    processes that share the batches; the batches are the same for any number. `compare`: also fit simple models to the
-    training rows and evaluate them on the same rows as the trained model, if a pack has simple models for this kind of
-    data. Raises UsageError, InputError, DataError and RunFailure."""
+    `set_name`     the set; default: the first one that the run evaluated
+    `data`         paths of new rows, as for `open_input`, instead of a set
+    `max_samples`  evaluate at most so many samples of the set, chosen as by the run (`evaluation.max`); None: all, with
+                   a notice if the run's own evaluations were limited
+    `num_worst`    number of worst samples in a report
+    `batch_size`   rows per batch; None: chosen by `batch_rows`
+    `device`       as for `device_for`
+    `ranks`        number of processes that share the batches; it does not change the batches
+    `compare`      also fit simple models to the training rows and evaluate them on the same rows, if a pack has such
+                   models for this kind of data
+    """
     if data is not None and list(data) == [STDIN] and (ranks > 1 or trained.plan.data.window is not None):
         data = [spool_stdin()]
     act = partial(
@@ -123,8 +127,8 @@ def evaluate(
 def _compare(
     trained: Trained, name: str, data: str | Sequence[str] | None, max_samples: int | None
 ) -> Comparison | None:
-    """Return the metric values of simple models on the evaluated rows; None if the training rows cannot be read or no
-    pack has simple models for these data. `name`: the evaluated set. `data`, `max_samples`: as in `evaluate`."""
+    """Return the metric values of simple models on the evaluated rows. Return None if the training rows cannot be read,
+    or no pack has simple models for these data. `name`: the evaluated set. `data`, `max_samples`: as in `evaluate`."""
     size = batch_rows(trained, _fields_read(trained), None)
 
     def training() -> Iterator[Batch]:
@@ -152,8 +156,8 @@ def _evaluate_share(
     batch_size: int | None,
     device: str,
 ) -> EvaluationResult:
-    """Evaluate this rank's part of the samples. On rank 0 the reports of the result cover the samples of all ranks.
-    `ranks`: the processes that share the samples. The other arguments are those of `evaluate`."""
+    """Evaluate the samples of this rank. The values of the result are those of all ranks; on rank 0, so are the
+    reports. `ranks`: the processes that share the samples. The other arguments are those of `evaluate`."""
     plan = trained.plan
     size = batch_rows(trained, _fields_read(trained), batch_size)
     where = device_for(trained, device, ranks.rank)
@@ -190,8 +194,8 @@ def _evaluate_share(
 
 
 def _join(gathered: list[Gatherer], ranks: Alone | Ranks) -> list[Gatherer]:
-    """Add the sums and worst samples of all other ranks to the gatherers of rank 0. Return the gatherers of this rank
-    (`gathered`); only those of rank 0 are complete."""
+    """Send the sums and worst samples of all ranks to rank 0, which adds them to its own gatherers. Return this rank's
+    gatherers, which are complete only on rank 0."""
     if ranks.size == 1:
         return gathered
     from torch import distributed
@@ -210,21 +214,21 @@ OriginBatch = tuple[Batch, "Sequence[Origin] | _LazyOrigins"]
 
 
 class _Shares(Protocol):
-    """Interface of a function (first, num) that yields every `num`-th batch, beginning with batch number `first`. With
-    each batch it yields the origin (file, row) of each of its rows."""
+    """Interface of a function that yields every `num`-th batch, beginning with batch number `first`. With each batch it
+    yields the origins (file and row) of the batch's rows."""
 
     def __call__(self, first: int, num: int) -> Iterable[OriginBatch]: ...
 
 
 class _Samples:
-    """Batches that one rank evaluates, with the origins of their rows."""
+    """Batches that one rank evaluates, with the origins (file and row) of their rows."""
 
     def __init__(self, shares: _Shares, ranks: Alone | Ranks) -> None:
         self.batches = shares(ranks.rank, ranks.size)
 
 
 class _LazyOrigins:
-    """Origins (file and row) of the rows of a batch. Each is read only when it is needed."""
+    """Origins (file and row) of the rows of a batch. Each origin is read only when it is used."""
 
     def __init__(self, prepared: PreparedSet, samples: np.ndarray) -> None:
         self._prepared, self._samples = prepared, samples
@@ -246,8 +250,8 @@ def _origin_in(prepared: PreparedSet, sample: int) -> tuple[str, dict[str, objec
 
 
 class _Model:
-    """Trained model with the interface of an engine (`run.evaluate.EvaluableModel`). It also passes its outputs to the
-    gatherers of reports."""
+    """Trained model with the interface of an engine (`run.evaluate.EvaluableModel`), which also passes its outputs to
+    the gatherers of reports."""
 
     def __init__(
         self,
@@ -275,7 +279,7 @@ class _Model:
             yield batch
 
     def set_training(self, training: bool) -> None:
-        """Do nothing: the model is always in evaluation mode."""
+        """Do nothing, because the model is always in evaluation mode."""
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         values = self._runner.evaluate(batch, self._module)
@@ -286,7 +290,7 @@ class _Model:
 
 
 def _fields_read(trained: Trained) -> list[str]:
-    """Return the names of all fields that the model, the losses and the metrics read."""
+    """Return the names of all fields that the model, its losses or its metrics read."""
     plan = trained.plan
     graph = whole_graph(plan)
     read = {edge for node in graph.nodes for edge in node.inputs.values()}
@@ -310,8 +314,8 @@ def _set_of(trained: Trained, wanted: str | None) -> str:
 
 
 def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
-    """Return a notice if the run's own evaluations used other samples of the set `name`, so that the values differ;
-    otherwise []. `num_samples`: the number of samples evaluated here."""
+    """Return a notice if the run's own evaluations used another number of samples of the set `name` than `num_samples`,
+    because the values then differ; otherwise []."""
     evaluation = trained.plan.evaluation
     if evaluation is None or name not in (*evaluation.sets, *evaluation.final_sets):
         return []
@@ -326,8 +330,8 @@ def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
 
 
 def _of_set(trained: Trained, name: str, size: int, max_samples: int | None) -> _Shares:
-    """Return a function that yields the batches of the set `name` of the run. The files of the run must still exist and
-    be unchanged. `size`: rows per batch. `max_samples`: as in `evaluate`."""
+    """Return a function that yields the batches of a set of the run. The run's data files must still exist and be
+    unchanged. `size`: rows per batch. `max_samples`: as in `evaluate`."""
     plan = trained.plan
     check_source(trained, name)
     try:
@@ -350,8 +354,8 @@ def _with_origins(batches: EvaluationBatches, prepared: PreparedSet, first: int,
 
 
 def _rows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
-    """Return a function that yields the batches of new rows, converted to fields as in the run. `data`: paths as for
-    `open_input`. `size`: rows per batch. The function can be called only once."""
+    """Return a function that yields the batches of new rows, converted to fields as in the run. It can be called only
+    once. `data`: paths as for `open_input`. `size`: rows per batch."""
     rows = open_input(data, trained.plan.data.source, names=columns_of_folder(trained.plan.data))
     specs = [trained.fields[name] for name in _fields_read(trained)]
     shown = [name for name in rows.names[:_MOST_VALUES] if name not in rows.large]
@@ -382,7 +386,7 @@ def _origin_of(chunk: InputChunk, row: int, names: Sequence[str]) -> tuple[str, 
 
 
 def _windows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
-    """Return a function that yields the batches of new rows for a run whose samples are windows of rows. The windows
+    """Return a function that yields the batches of new rows, for a run whose samples are windows of rows. The windows
     are made as in the run. `data`: paths as for `open_input`. `size`: windows per batch."""
     plan = trained.plan
     table, title = table_of([data] if isinstance(data, str) else data, plan.data.source)

@@ -1,8 +1,8 @@
 """Conversion of new rows to the fields of a trained model, a limited number of rows at a time.
 
-Columns are converted with the statistics and vocabularies of the run. Their types are those of the run and not guessed
-from the new rows: a column with only `1` and `2` is text if the run's column had `1`, `2` and `A`. An error about a
-value that cannot be converted names its file and row."""
+Columns are converted with the statistics and vocabularies of the run. They also get the types of the run's columns,
+instead of types that fit the new rows: a column with only `1` and `2` is text if the run's column had `1`, `2` and `A`.
+An error about a value that cannot be converted names its file and row."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class RowConverter:
     """Converter of new rows to some of the run's fields."""
 
     def __init__(self, data: DataSpec, names: Collection[str], input: Input, keep: Sequence[str] = ()) -> None:
-        """Prepare the conversion to the fields `names` of the run's `data`. `keep`: further columns of the input to
-        read. Raises UsageError if a column is missing."""
+        """Prepare the conversion of rows of `input` to the fields `names` of the run's `data`. `keep`: further columns
+        of the input to read. Raises UsageError if a column is missing."""
         own = [FIELDS.read(spec.component) for spec in data.fields if spec.name in names]
         names = {*names, *(field.follows for field in own if field.follows is not None)}  # boxes need the image's size
         specs = [spec for spec in data.fields if spec.name in names]
@@ -58,13 +58,14 @@ class RowConverter:
         return tuple(dict.fromkeys((*self.columns, *self._keep)))
 
     def chunks(self) -> Iterator[tuple[InputChunk, dict[str, np.ndarray]]]:
-        """Read all rows of the input and yield (chunk of rows, values (N, ...) by field). Raises InputError."""
+        """Read all rows of the input in chunks. Yield each chunk and its values, a dict from field to array (N, ...).
+        Raises InputError."""
         for chunk in self._input.read(self.read_columns):
             yield from self.convert(chunk)
 
     def convert(self, chunk: InputChunk) -> Iterator[tuple[InputChunk, dict[str, np.ndarray]]]:
-        """Convert the rows of one chunk and yield (chunk, values (N, ...) by field). The chunk must have been read with
-        the columns `read_columns`. If there are image fields, the chunk is converted in smaller parts."""
+        """Convert the rows of one chunk, which must have the columns `read_columns`. Yield the chunk and its values, a
+        dict from field to array (N, ...). With image fields, the chunk is yielded in smaller parts."""
         for part in _split(chunk, _PICTURES) if self._pictures.columns else (chunk,):
             read = {name: _numpy(name, self._wants[name], part, self._input.decimal) for name in self.columns}
             values = {converter.spec.name: converter.make(read, part) for converter in self._converters}
@@ -72,10 +73,9 @@ class RowConverter:
 
 
 def columns_of_folder(data: DataSpec) -> dict[str, str]:
-    """Return the run's names for the columns `image` and `label` of a folder of images with one folder for each class:
-    {column: name}. The name for `image` is the column that all fields `type: image` of the run read. The name for
-    `label` is the column that all its fields `type: category` read. A column is left out if it has no single such
-    name."""
+    """Return a dict from the columns `image` and `label`, which a folder of images has, to their names in the run. The
+    name of `image` is the column that the run's image fields read; that of `label` the column that its category fields
+    read. A column is left out if these fields do not all read the same one."""
     found = {}
     for column, kind in (("image", "image"), ("label", "category")):
         read = {name for spec in data.fields if spec.component.get("type") == kind for name in spec.columns}
@@ -85,8 +85,7 @@ def columns_of_folder(data: DataSpec) -> dict[str, str]:
 
 
 def select_columns(chunk: InputChunk, names: Sequence[str]) -> pa.Table:
-    """Return the columns `names` of a chunk as an Arrow table, with values as they were read; columns of a csv are
-    text."""
+    """Return the columns `names` of a chunk as an Arrow table. Values are not converted: columns of a csv are text."""
     import pyarrow as pa
 
     def array(values: Any) -> Any:
@@ -117,8 +116,8 @@ def _behind(chunk: InputChunk, begin: int) -> Callable[[int], str]:
 
 
 class _ImageConverter:
-    """Converter of all image fields together. They are converted with the run's transforms for evaluation, and one
-    transform may change several fields in the same way."""
+    """Converter of all image fields together, with the run's transforms for evaluation. They are converted together
+    because one transform may change several fields in the same way."""
 
     def __init__(self, data: DataSpec, specs: Sequence[FieldSpec]) -> None:
         self._chain = TransformChain.of(data)
@@ -156,8 +155,8 @@ class _ImageConverter:
 
 
 class _FieldConverter:
-    """Converter of one field. The columns that it reads are treated as if they had the types that they had in the run,
-    and the ranges of values that the run's source guaranteed."""
+    """Converter of one field. It assumes that the columns have the types that they had in the run, and the ranges of
+    values that the run's source guaranteed."""
 
     def __init__(self, spec: FieldSpec) -> None:
         self.spec = spec
@@ -197,8 +196,8 @@ class _FieldConverter:
         return Column(name, dtype, values.shape[1:], self._num_guaranteed(at))
 
     def _num_guaranteed(self, at: int) -> int | None:
-        """Return n if the run's source guaranteed that the values of the field's column number `at` are in 0..n-1.
-        Return None if the field does not use this range, because it has a vocabulary or a stated number of classes."""
+        """Return n if the run's source guaranteed values in 0..n-1 for the field's column number `at`. Return None if
+        the field does not use this range, because it has a vocabulary or a stated number of classes."""
         component, intervals = self.spec.component, self.spec.tensor.intervals
         if self._vocabularies[at] is not None or component.get("num_classes") is not None or not intervals:
             return None
@@ -223,8 +222,9 @@ def _message(spec: FieldSpec, error: BadValueError, chunk: InputChunk) -> str:
 
 
 def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarray:
-    """Return the column `name` of a chunk as a numpy array of numbers, bool, or text as objects. Missing values are nan
-    or None. `want`: the type that the column had in the run. `decimal`: the decimal point of numbers in text."""
+    """Return the column `name` of a chunk as a numpy array of numbers, of bool, or of text as objects. Missing values
+    are nan or None. `want`: the type that the column had in the run. `decimal`: the decimal point of numbers in
+    text."""
     import pyarrow as pa
 
     values = chunk.columns[name]
@@ -258,9 +258,9 @@ def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarra
 
 
 def _numbers(name: str, values: Any, chunk: InputChunk, decimal: str) -> Any:
-    """Convert a column of texts to integers if all values are integers, otherwise to floats, otherwise to bool.
-    `values`: the column as an Arrow array. `name`: its name in messages. `decimal`: the decimal point of floats. Raises
-    InputError."""
+    """Convert a column of texts to integers if all its values are integers, otherwise to floats, otherwise to bool.
+    `name`: the column's name, for messages. `values`: the column as an Arrow array. `decimal`: the decimal point of
+    floats. Raises InputError."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

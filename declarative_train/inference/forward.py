@@ -1,5 +1,5 @@
-"""Forward of a trained model in the precision of its run, with reproducible random numbers; also the choice of the
-device and of the batch size."""
+"""Forward of a trained model in the precision of its run, with reproducible random numbers. This module also chooses
+the device and the batch size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_ELEMENTS = 1 << 22  # of the fields of a batch, if its size was not given
 
 class Forward:
     """Forward of a trained model from fields to selected outputs. Nodes that draw random numbers (`randn_like`) draw
-    the same numbers again if the same rows are in the same batches."""
+    the same ones each time, if the same rows are in the same batches."""
 
     def __init__(self, trained: Trained, outputs: Sequence[str], device: torch.device) -> None:
         plan = trained.plan
@@ -43,8 +43,8 @@ class Forward:
         )
 
     def __call__(self, values: Mapping[str, np.ndarray], start: int) -> dict[str, torch.Tensor]:
-        """Return the outputs (N, ...) by name. `values`: the fields (N, ...) by name. `start`: the number of the
-        batch's first row in the whole input; random numbers depend on it."""
+        """Return the outputs (N, ...) by name. `values`: fields (N, ...) by name. `start`: number of the batch's first
+        row in the whole input, which seeds the random numbers."""
         tensors = [self._tensor(name, values[name]) for name in self.network.inputs]
         self._randomness.begin(start, 0)
         with torch.inference_mode(), self._run_precision():
@@ -75,7 +75,7 @@ class Forward:
 
 
 def find_random_nodes(graph: Graph, prefix: str = "") -> list[str]:
-    """Return the paths of the graph nodes that draw random numbers even in evaluation, which are expressions such as
+    """Return the paths of the graph nodes that draw random numbers even in evaluation. These are expressions such as
     `randn_like(mu)`. `prefix`: path of the graph with a dot at the end, or ""."""
     found = []
     for node in graph.nodes:
@@ -87,8 +87,8 @@ def find_random_nodes(graph: Graph, prefix: str = "") -> list[str]:
 
 
 def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
-    """Return the torch device for a user's choice (`wanted`, such as `cuda:1`). `auto` is a GPU if the run could use
-    one and this machine has one, otherwise the CPU. `rank`: number of this process; several processes get different
+    """Return the torch device for a user's choice `wanted`, such as `cuda:1`. `auto` is a GPU if this machine has one
+    and the run could use one, otherwise the CPU. `rank`: number of this process; different processes get different
     GPUs. Raises UsageError for a device that does not exist."""
     if wanted == "auto":
         if trained.plan.layout.device == "mps" and has_mps():
@@ -112,7 +112,7 @@ def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
 
 
 def batch_rows(trained: Trained, fields: Sequence[str], wanted: int | None) -> int:
-    """Return the number of rows per batch: `wanted`, unless it is None. Then it is the batch size of the run's
+    """Return the number of rows per batch. It is `wanted` if this is given. Otherwise it is the batch size of the run's
     evaluations, or more if rows are small. `fields`: names of the fields that are read."""
     if wanted is not None:
         return wanted

@@ -1,7 +1,7 @@
-"""Interface for reading new rows in pieces, each of which can be read by any process.
+"""Interface for reading new rows in pieces. A piece is a range of rows that any process can read.
 
-One process lists the pieces, and reads as little of the files as possible for this. Each piece is read by the process
-that computes with it. So each rank of a prediction reads only its own rows, in the same pieces as a single process."""
+One process lists the pieces, for which it reads as little of the files as possible. The process that computes with a
+piece reads it. So each rank of a prediction reads only its own rows, in the same pieces as a single process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _SHOWN = 6
 
 
 class InputError(Exception):
-    """Error: the model cannot use the new rows. The message names file and row; exit code 1."""
+    """Error: the model cannot use the new rows. The message names file and row. The command's exit code is 1."""
 
 
 class InputChunk(NamedTuple):
-    """Rows that were read. `title`: the file's name in messages. `start`: the number of the first row in the whole
-    input. `columns`: Arrow or numpy values by name. `place`: function that takes a row of the chunk and returns its
-    file and row as text, for messages."""
+    """Rows that were read. `title`: the file's name in messages. `start`: number of the first row in the whole input.
+    `columns`: Arrow or numpy values by name. `place`: function that takes a row of the chunk and returns its file and
+    row as text."""
 
     title: str
     start: int
@@ -31,8 +31,8 @@ class InputChunk(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Rows that are not read yet. `start`: the number of the first row in the whole input. `where`: data by which the
-    input finds the rows; they can be pickled."""
+    """Range of rows that is not read yet. `start`: number of the first row in the whole input. `where`: data by which
+    the input finds the rows, which can be pickled."""
 
     start: int
     num_rows: int
@@ -43,10 +43,14 @@ Pieces = Iterator[Piece]
 
 
 class Input:
-    """Rows that can be read once, from first to last. `names`: the columns of the first file. `large`: the columns that
-    contain whole files (images). `pieces(columns, most)` lists pieces of at most `most` rows (None: no limit), and
-    `read_piece(piece, columns)` reads a piece; both get the columns to read. `decimal`: the decimal point of numbers in
-    text."""
+    """Rows that can be read once, from first to last.
+
+    `names`                       columns of the first file
+    `large`                       columns that contain whole files (images)
+    `pieces(columns, most)`       lists pieces of at most `most` rows (None: no limit) for reading `columns`
+    `read_piece(piece, columns)`  reads these columns of a piece
+    `decimal`                     decimal point of numbers in text
+    """
 
     def __init__(
         self,
@@ -69,14 +73,14 @@ class Input:
 
 
 def slices(num_rows: int, size: int) -> Pieces:
-    """Yield pieces of at most `size` rows, without data to find them, for a table of `num_rows` rows that is read by
-    row number."""
+    """Yield pieces of at most `size` rows for a table of `num_rows` rows. Their `where` is None, because row numbers
+    are enough to find the rows."""
     return (Piece(start, min(size, num_rows - start), None) for start in range(0, num_rows, size))
 
 
 def make_row_namer(title: str, row: int) -> Callable[[int], str]:
-    """Return a function that takes a row of a chunk and returns its place as text, such as `row 7 of new.csv`. `row`:
-    the row in the file `title` at which the chunk begins, counted from 0."""
+    """Return a function that names a row in messages: it takes a row of a chunk and returns text such as `row 7 of
+    new.csv`. `row`: row of the file `title` at which the chunk begins, counted from 0."""
     return lambda inside: f"row {row + inside + 1:,} of {title}"
 
 

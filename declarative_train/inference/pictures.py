@@ -1,7 +1,8 @@
 """Results of an evaluation for TensorBoard: its numbers, and an image for each report.
 
-They are written to the folder `evaluations/<set>` in the run's folder, and appear as a curve of their own. In the run's
-folder itself they would make TensorBoard stop reading the event file of a run that continues."""
+They are written to the folder `evaluations/<set>` of the run's folder, and appear as a separate curve. A second event
+file in the run's folder itself would make TensorBoard stop reading the first one, to which a continued run still
+writes."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _DOT = (31, 119, 180)
 
 
 def write_pictures(found: EvaluationResult, run_dir: Path) -> Path:
-    """Write the results to an event file and return its folder. Raises OSError."""
+    """Write the results to an event file, and return the folder of the file. Raises OSError."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
@@ -51,7 +52,7 @@ def write_pictures(found: EvaluationResult, run_dir: Path) -> Path:
 
 
 def scalars(found: EvaluationResult) -> dict[str, float]:
-    """Return {tag: value}: the recipe's metrics, then the metrics of the reports and the f1 of each class."""
+    """Return a dict from tag to value: the recipe's metrics, the metrics of the reports, and the f1 of each class."""
     values = dict(found.values)
     for report in found.reports:
         values |= {f"{report.name}/{name}": value for name, value in report.metrics.items()}
@@ -67,8 +68,8 @@ def picture(report: Report) -> tuple[str, Image] | None:
 
 
 def scatter(report: Report) -> Image:
-    """Draw a point for each row, with the target on the x axis and the prediction on the y axis, and the line on which
-    both are equal."""
+    """Return an image with a point for each row, the target on the x axis and the prediction on the y axis. A line
+    shows where both are equal."""
     points = np.asarray(report.points, np.float64)
     low, high = float(points.min()), float(points.max())
     span = (high - low) or 1.0

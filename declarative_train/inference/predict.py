@@ -1,8 +1,8 @@
 """Predictions of a trained model for new rows, in the order of the rows: one for each row, or for each window of rows.
 
-This process lists the pieces of the input. It computes their predictions itself or, with `ranks`, starts several
-processes. Each of these takes the next piece that no other has taken, and the results are put back into order. Only a
-few pieces per rank are processed at a time, so that neither a long input nor a slow rank fills the memory."""
+This process lists the pieces (ranges of rows) of the input. It computes their predictions itself or, with `ranks`,
+starts several processes. Each of them takes the next piece that is free, and the results are put back into order. Only
+a few pieces per rank are processed at a time, so that neither a long input nor a slow rank fills the memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UNDER_WAY = 2  # pieces under way per rank
 
 
 class Prediction:
-    """Prediction of selected outputs, on a device and by one or several processes. `drawing`: the nodes that draw
+    """Prediction of selected outputs, on a device and by one or several processes. `drawing`: graph nodes that draw
     random numbers. The constructor raises UsageError for outputs that the model does not have."""
 
     def __init__(
@@ -56,8 +56,8 @@ class Prediction:
         self._batch_rows = batch_rows(trained, self.inputs, batch_size)
 
     def open_files(self, paths: str | Sequence[str], keep: Sequence[str] = ()) -> Samples:
-        """Return the samples in files (`paths`: as for `open_input`). `keep`: columns of the input that the result
-        contains before the predictions; `*` means all. Raises InputError and UsageError."""
+        """Return the samples in files. `paths`: as for `open_input`. `keep`: columns of the input that are copied to
+        the result, before the predictions; `*` means all. Raises InputError and UsageError."""
         given = [paths] if isinstance(paths, str) else list(paths)
         title = STDIN_TITLE if given == [STDIN] else None
         files = tuple(given) if title is None else (spool_stdin(),)
@@ -76,8 +76,8 @@ class Prediction:
         return RowSamples(self._trained.plan.data, self.inputs, rows, self._batch_rows, _all(keep, rows.names))
 
     def tables(self, samples: Samples) -> Iterator[pa.Table]:
-        """Compute the predictions and yield them as tables. If the input has no rows, yield one empty table that has
-        the columns. Raises InputError, UsageError and RunFailure."""
+        """Compute the predictions and yield them as tables. If the input has no rows, yield one table with the columns
+        and without rows. Raises InputError, UsageError and RunFailure."""
         is_empty = True
         for table in self._predict_here(samples) if self._ranks == 1 else self._by_ranks(samples):
             is_empty = False
@@ -122,8 +122,9 @@ class Prediction:
 def in_order(
     submit: Callable[..., Future[list[pa.Table]]], pieces: Iterator[Piece], most: int
 ) -> Iterator[list[pa.Table]]:
-    """Compute the results of the pieces and yield them in the order of the pieces. `submit`: starts a call in another
-    process (`Executor.submit`). `most`: the largest number of pieces that are processed at a time."""
+    """Compute the predictions for pieces of the input, and yield those of each piece, in order. `submit`: function that
+    starts a call in another process (`Executor.submit`). `most`: maximum number of pieces that are processed at a
+    time."""
     waiting: deque[Future[list[pa.Table]]] = deque()
     for piece in pieces:
         waiting.append(submit(_answer, piece))
@@ -134,8 +135,8 @@ def in_order(
 
 
 class FileSamples:
-    """Samples in files. Pickling sends only the names of the files; the process that unpickles opens the files
-    itself."""
+    """Samples in files. If the object is pickled, only the names of the files are sent; the process that unpickles it
+    opens them."""
 
     def __init__(
         self,
@@ -170,7 +171,7 @@ def _all(keep: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
 
 
 class Predictor:
-    """Predictor of one rank: it computes the predictions for pieces of an input."""
+    """Predictor of one rank, which computes the predictions for a piece of the input."""
 
     def __init__(self, trained: Trained, asked: PredictedOutputs, device: torch.device, samples: Samples) -> None:
         self._forward, self._asked, self._samples = Forward(trained, asked.outputs, device), asked, samples
@@ -182,8 +183,8 @@ class Predictor:
 
 
 def _append(kept: pa.Table, table: pa.Table) -> pa.Table:
-    """Return a table with the columns of `kept` (columns of the input) followed by those of `table` (predictions). A
-    prediction with the name of a kept column, such as the target `price`, is renamed to `price_predicted`."""
+    """Return a table with the columns of `kept` (from the input), followed by those of `table` (predictions). If a
+    prediction has the name of a kept column, such as the target `price`, it is renamed to `price_predicted`."""
     taken = set(kept.column_names)
     for name in table.column_names:
         kept = kept.append_column(f"{name}_predicted" if name in taken else name, table.column(name))

@@ -1,5 +1,5 @@
-"""Call of a function in several processes of this machine, which communicate by gloo. If a process raises an error, all
-processes are stopped."""
+"""Call of a function in several processes of this machine, which communicate through gloo. If a process raises an
+error, all processes are stopped."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _USER_ERRORS: tuple[type[Exception], ...] = (
 
 
 def run_ranks(num: int, device_kind: str, act: Act[T]) -> T:
-    """Call `act` in `num` processes and return the result of rank 0. `act`: function that gets the process group as
-    `Ranks`. `device_kind`: cpu or cuda; it decides whether processes may be forked. Raises the first exception of a
-    process, or RunFailure if a process died."""
+    """Call `act` in `num` processes, and return the result of rank 0. `act`: function that takes the collective over
+    all these processes. `device_kind`: cpu or cuda, which decides whether processes may be forked. Raises the first
+    exception of a process, or RunFailure if a process died."""
     method = start_method(device_kind)
     context = multiprocessing.get_context(method)
     threads = threads_per_rank(num)
@@ -63,8 +63,8 @@ def run_ranks(num: int, device_kind: str, act: Act[T]) -> T:
 
 
 def _collect(pipes: list[Connection], num: int) -> Any:
-    """Wait for the results of all ranks, each in its pipe, and return the value of rank 0. Raises the first error that
-    a rank sends, or RunFailure if a rank ends without a result."""
+    """Wait for the results of all ranks, and return that of rank 0. `pipes`: the pipe of each rank. Raises the first
+    error that a rank sends, or RunFailure if a rank ends without a result."""
     found: dict[int, Any] = {}
     left: dict[Any, int] = {pipe: rank for rank, pipe in enumerate(pipes)}
     while left:
@@ -117,8 +117,8 @@ def _rank(rank: int, num: int, store: str, threads: int, act: Act[Any], parent: 
 
 
 def _end_with(parent: int) -> None:
-    """Exit this process when `parent` is no longer its parent process, because a rank must not outlive the process that
-    started it."""
+    """Exit this process when `parent` is no longer its parent, because a rank must not outlive the process that started
+    it."""
     while os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)

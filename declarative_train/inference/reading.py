@@ -1,7 +1,7 @@
-"""New rows from files or from memory. Only a limited number of rows is read at a time, so that only a few blocks of a
-file are in memory.
+"""New rows from files or from memory. They are read in pieces, so that only a few blocks of a file are in memory.
 
-A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), not on other values."""
+A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), and not on the other values
+of its column."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ def open_input(
     title: str | None = None,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> Input:
-    """Return the rows of files (paths, globs or URLs, in order), of a folder of images, or of a csv on standard input
-    (`-`).
+    """Return the rows of files, of a folder of images, or of a csv on standard input. `paths`: paths, globs or URLs,
+    which are read in order; `-` is standard input. Raises UsageError and InputError.
 
-    `source`: the source of the run. It decides the format if a file's name does not, and the dialect of csv files.
-    `title`: the name of a single csv in messages. `names`: {name of a column in a folder or in image files: its name in
-    the result}, for columns that are renamed. Raises UsageError and InputError."""
+    `source`  source of the run: it decides the format if a file's name does not, and the dialect of csv files
+    `title`   name of a single csv in messages
+    `names`   new names for some columns of a folder or of image files
+    """
     given = [paths] if isinstance(paths, str) else list(paths)
     titled = title
     title = format_path(given[0]) if len(given) == 1 else f"{format_path(given[0])} and {len(given) - 1} more"
@@ -84,9 +85,9 @@ def _open_table(
     title: str,
     names: Mapping[str, str],
 ) -> Input:
-    """Open files of a format that dtrain reads as a table, and return their rows as an Input. `kind`: the format.
-    `paths`: as the user gave them, which the table needs. `files`: the files that match `paths`. `source`, `title`,
-    `names`: as in `open_input`. Raises InputError."""
+    """Open files in a format that dtrain reads as a table, and return their rows. `kind`: the format. `paths`: as the
+    user gave them. `files`: the files that match `paths`. `source`, `title`, `names`: as in `open_input`. Raises
+    InputError."""
     try:
         table = DATASETS[kind].open_files(paths, source)
     except SourceError as error:
@@ -97,8 +98,8 @@ def _open_table(
 
 
 def _kind_of_folder(folder: str, source: Mapping[str, object]) -> str | None:
-    """Return the source type that can read a folder. It depends on the endings of the files in the folder; without a
-    known ending, it is the type of the run's `source`, or None if this type cannot read folders."""
+    """Return the type of source that can read a folder, by the endings of its files. If no ending is known, return the
+    type of the run's `source`, or None if this type cannot read folders."""
     known = endings_in_folders()
     for _, _, names in os.walk(folder):
         for name in names:
@@ -118,7 +119,7 @@ def files_of(paths: Sequence[str]) -> list[str]:
 
 
 def of_table(table: pa.Table) -> Input:
-    """Return an Arrow table in memory as an Input."""
+    """Return the rows of an Arrow table in memory."""
     from declarative_train.components.datasets.arrow_columns import without_views
 
     table = without_views(table)
@@ -166,8 +167,8 @@ def spool_stdin() -> str:
 def _table_input(
     table: Table, files: Sequence[str], title: str, *, is_array: bool = False, called: Mapping[str, str] | None = None
 ) -> Input:
-    """Return a table as an Input. `title`: its name in messages. `is_array`: each file has one array, which is its only
-    column. `called`: {name of a column in the table: its name in the Input}, for columns that are renamed."""
+    """Return the rows of a table. `title`: its name in messages. `is_array`: each file has a single array, which is the
+    only column. `called`: new names for some columns."""
     columns_by_name = {name: name for name in table.columns} | {new: old for old, new in (called or {}).items()}
     for old, new in (called or {}).items():
         if old != new:
@@ -200,6 +201,6 @@ def _place_in(table: Table, start: int, row: int) -> str:
 
 
 def _only_column(names: Sequence[str], asked: str, is_array: bool) -> str:
-    """Return the name of the column to read for the column `asked`: `asked` itself or, if the files have a single array
-    (`new.npy`), the name of that array."""
+    """Return the name of the column that is read for the column `asked`. If the files have a single array (`new.npy`),
+    it is the name of this array, otherwise `asked` itself."""
     return names[0] if is_array and len(names) == 1 else asked

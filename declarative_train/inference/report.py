@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ClassScores:
-    """Metrics of one class or label. `support`: the number of items whose target is this class. `average_precision`:
-    only for labels; None if it was not computed."""
+    """Metrics of one class or label. `support`: number of items whose target is this class. `average_precision`: only
+    for labels; None if it was not computed."""
 
     name: str
     precision: float
@@ -20,10 +20,10 @@ class ClassScores:
 
 @dataclass(frozen=True, slots=True)
 class WorstSample:
-    """Sample with a large error. `place`: its file and row, as text. `row`: values of its columns. `loss`: the negative
-    log-probability of the target or, for numbers, the distance to the target in the target's unit; the mean over the
-    items of the sample. `probability`: the probability of the predicted class or, for yes or no, that of yes; None for
-    numbers and for samples with several items."""
+    """Sample with a large error. `place`: its file and row, as text. `row`: values of its columns. `loss`: negative
+    log-probability of the target or, for numbers, distance to the target in its unit; of several items, their mean.
+    `probability`: that of the predicted class or, for yes/no, that of yes; None for numbers and for samples with
+    several items."""
 
     place: str
     loss: float
@@ -35,9 +35,9 @@ class WorstSample:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report on the predictions of one output. `kind`: class, yes_no or number. `confusion[i][j]`: the number of items
-    of class i that were predicted as class j. `residuals`: for numbers, quantiles of prediction - target. `worst`: the
-    samples with the largest errors. `points`: some pairs (target, prediction), for a picture."""
+    """Report on the predictions of one output. `kind`: class, yes_no or number. `confusion[i][j]`: number of items of
+    class i that were predicted as class j. `residuals`: for numbers, quantiles of prediction - target. `worst`: samples
+    with the largest errors. `points`: some pairs (target, prediction), to be drawn."""
 
     name: str
     kind: str
@@ -51,15 +51,15 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Simple models, evaluated on the same rows as the trained model. `values`: {name of a simple model: its value of
-    `metric`}."""
+    """Values of a metric for simple models, on the rows on which the trained model was evaluated. `values`: a dict from
+    the name of a simple model to its value."""
 
     metric: str
     values: dict[str, float]
     note: str = ""
 
     def line(self, own: float | None = None) -> str:
-        """Return the comparison as one line of text. `own`: the value of the trained model, which is shown too; None:
-        left out."""
+        """Return the comparison as one line of text. `own`: value of the trained model, which is added; None: not
+        added."""
         shown = self.values if own is None else {**self.values, "this model": own}
         return f"{self.metric}: {', '.join(f'{name} {value:.3f}' for name, value in shown.items())}"

@@ -1,6 +1,6 @@
-"""Reports on the errors of a model, collected batch by batch: a confusion matrix, residuals, and the worst samples.
+"""Reports on the errors of a model, collected batch by batch: confusion matrix, residuals, and worst samples.
 
-Each gatherer collects the values of one output whose meaning is known (`plan/output_semantics.py`). Counts and sums are
+A gatherer collects the values of one output whose meaning is known (`plan/output_semantics.py`). Counts and sums are
 exact over all rows; masked and ignored items do not count. In shapes, N is the number of rows and C that of classes."""
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
 class _Candidate(NamedTuple):
-    """Sample that may be one of the worst. `number`: the sample's number; of two samples with equal loss, the one with
-    the lower number is worse."""
+    """Sample that may be one of the worst. `number`: the sample's number; of samples with equal loss, those with the
+    lower numbers are kept."""
 
     loss: float
     number: int
@@ -44,7 +44,7 @@ class _Candidate(NamedTuple):
 
 class Gatherer(ABC):
     """Base class of gatherers. A gatherer collects sums over the values of one output, and the `num_worst` samples with
-    the largest errors. `first`: the number of the first sample of the next batch."""
+    the largest errors. `first`: number of the first sample of the next batch."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         self.one = one
@@ -54,8 +54,9 @@ class Gatherer(ABC):
 
     @abstractmethod
     def add(self, values: Mapping[str, torch.Tensor], num_rows: int, origins: Callable[[int], Origin]) -> None:
-        """Add one batch. `values`: outputs and fields by name. `num_rows`: number of rows that count; rows after them
-        are padding. `origins`: function that takes a row and returns a function for its origin (file and row)."""
+        """Add one batch. `values`: outputs and fields by name. `num_rows`: number of rows without padding. `origins`:
+        function that takes a row and returns a function, which returns the row's origin (file and row) when it is
+        needed."""
 
     @abstractmethod
     def report(self) -> Report: ...
@@ -65,7 +66,8 @@ class Gatherer(ABC):
         """Add the sums of `other`, a gatherer of the same class for other samples."""
 
     def settle(self) -> None:
-        """Look up the origins of the kept samples, so that the gatherer can be sent to another process."""
+        """Look up the origins (file and row) of the kept samples, so that the gatherer can be sent to another
+        process."""
         self._kept = [each._replace(origin=partial(_same, *each.origin())) for each in self._kept]
 
     def join(self, other: Gatherer) -> None:
@@ -74,8 +76,8 @@ class Gatherer(ABC):
         self._join_sums(other)
 
     def _read(self, values: Mapping[str, torch.Tensor], num_rows: int) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        """Return (output, target, mask) for the first `num_rows` rows of a batch, on the CPU. The mask says which items
-        count; it is None if all do."""
+        """Return output, target and mask of a batch on the CPU, without padding. The mask says which items count; None:
+        all."""
         one = self.one
         output = values[one.output][:num_rows].detach().cpu()
         output = output if output.dtype == torch.float64 else output.float()
@@ -90,8 +92,8 @@ class Gatherer(ABC):
         describe: Callable[[int], tuple[object, object, float | None]],
         origins: Callable[[int], Origin],
     ) -> None:
-        """Keep the rows with the largest losses. `losses`: (N,); nan means that a row has no valid item. `describe`:
-        function (row) -> (target, prediction, probability). `origins`: as in `add`."""
+        """Keep the rows with the largest losses. `losses`: (N,), nan for a row without valid items. `describe`:
+        function that takes a row and returns its target, prediction and probability. `origins`: as in `add`."""
         if not self._num_worst:
             return
         limit = min(each.loss for each in self._kept) if len(self._kept) == self._num_worst else -np.inf
@@ -251,8 +253,8 @@ class BinaryGatherer(Gatherer):
 
 
 class NumberGatherer(Gatherer):
-    """Gatherer for an output that predicts numbers. They are in the unit of the target's columns. A residual is
-    prediction - target."""
+    """Gatherer for an output that predicts numbers, in the unit of the target's columns. A residual is prediction -
+    target."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         super().__init__(one, num_worst)
@@ -352,8 +354,8 @@ def _target_in_unit(one: Meaning, target: torch.Tensor) -> torch.Tensor:
 
 
 def _mean_of_items(losses: torch.Tensor, counts: torch.Tensor) -> np.ndarray:
-    """Return an array (N,): for each row the mean loss of its valid items, or nan if it has none. `losses`: the losses
-    of all items (N, ...). `counts`: whether each item is valid (N, ...)."""
+    """Return for each row the mean loss of its valid items, (N,), or nan if it has none. `losses`: losses of all items,
+    (N, ...). `counts`: whether each item is valid, (N, ...)."""
     flat = losses.double().reshape(len(losses), -1)
     valid = counts.reshape(len(losses), -1)
     number = valid.sum(1)
@@ -369,9 +371,8 @@ def _of_yes(name: str, table: np.ndarray) -> ClassScores:
 
 
 def _average_precision(scores: np.ndarray, answers: np.ndarray) -> float:
-    """Return the average precision: for each positive item, the precision among all items whose score is at least as
-    high; then the mean over the positive items. `answers`: whether each item is positive. The result is nan if all
-    items are positive or none is."""
+    """Return the average precision: the mean over all positive items of the precision among the items with at least the
+    same score. `answers`: whether each item is positive. The result is nan if all items are positive, or none."""
     if not answers.any() or answers.all():
         return float("nan")
     below = np.searchsorted(np.sort(scores), scores, side="left")
@@ -380,8 +381,9 @@ def _average_precision(scores: np.ndarray, answers: np.ndarray) -> float:
 
 
 def _area(scores: np.ndarray, answers: np.ndarray) -> float:
-    """Return the area under the ROC curve: the probability that a positive item has a higher score than a negative one,
-    where ties count half (Mann and Whitney, 1947). `answers`: whether each item is positive."""
+    """Return the area under the ROC curve. It is the probability that a positive item has a higher score than a
+    negative one, where ties count half (Mann and Whitney, 1947). `answers`: whether each item is positive. The result
+    is nan if all are, or none."""
     num_yes, num_no = int(answers.sum()), int((~answers).sum())
     if not num_yes or not num_no:
         return float("nan")

@@ -1,5 +1,5 @@
-"""Batches of samples from new rows, piece by piece. In this module a sample is a single row; `windows.py` has samples
-that are windows of rows."""
+"""Batches of samples from new rows, read in pieces (ranges of rows). In this module a sample is a single row; in
+`windows.py` it is a window of rows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Values = Mapping[str, np.ndarray]
 
 
 class SampleBatch(NamedTuple):
-    """Batch of samples. `start`: the number of its first sample in the input. `values`: arrays by field. `kept`:
-    columns of the input that the result contains before the predictions, or None."""
+    """Batch of samples. `start`: number of its first sample in the input. `values`: arrays by field. `kept`: columns of
+    the input that are copied to the result, or None."""
 
     start: int
     values: Values
@@ -34,8 +34,8 @@ class SampleBatch(NamedTuple):
 
 
 class Samples(Protocol):
-    """Interface for the samples of an input. `pieces` lists the pieces in order. `batches` reads the samples of a
-    piece, and may be called in any process."""
+    """Interface for the samples of an input. `pieces` lists pieces (ranges of samples) in order. `batches` reads the
+    samples of a piece, in any process."""
 
     def pieces(self) -> Pieces: ...
 
@@ -48,8 +48,8 @@ class RowSamples:
     def __init__(
         self, data: DataSpec, names: Sequence[str], rows: Input, batch_rows: int, keep: Sequence[str] = ()
     ) -> None:
-        """Prepare to read samples in batches of `batch_rows` rows. `names`: the fields to read. `keep`: columns of the
-        input that the result contains too. Raises UsageError and InputError."""
+        """Prepare to read samples in batches of `batch_rows` rows. `names`: fields to read. `keep`: columns of the
+        input that are copied to the result. Raises UsageError and InputError."""
         self._rows, self._keep, self._batch_rows = rows, keep, batch_rows
         self._fields = RowConverter(data, names, rows, keep)
 

@@ -1,8 +1,8 @@
-"""Rows of csv and JSON lines files, in pieces of a few MiB that end at line ends.
+"""Rows of csv and JSON lines files. A file is read in pieces of a few MiB, which end at line ends.
 
-A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), not on other values. In a
-csv with quotes a line end may be inside a row, and a compressed file cannot be read from the middle. So these files are
-parsed while their pieces are listed, and the pieces contain the values that were read."""
+A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), and not on the other values
+of its column. In a csv with quotes, a line end may be inside a row, and a compressed file cannot be read from the
+middle. So these files are parsed when their pieces are listed, and the pieces contain the values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _BLOCK_BYTES = 4 << 20
 
 
 class _LineRange(NamedTuple):
-    """Whole lines of a file, as a range of bytes. `row`: the number of the first row in the file, counted from 0."""
+    """Whole lines of a file, as a range of bytes. `row`: number of the first row in the file, from 0."""
 
     file: str
     row: int
@@ -47,7 +47,7 @@ class _LineRange(NamedTuple):
 
 
 class _ReadColumns(NamedTuple):
-    """Values of rows that were already read. `row`: the number of the first row in the file, counted from 0."""
+    """Values of rows that were already read. `row`: number of the first row in the file, from 0."""
 
     file: str
     row: int
@@ -58,9 +58,8 @@ class _ReadColumns(NamedTuple):
 
 
 def csv_input(files: Sequence[str], title: str, source: Mapping[str, object], titled: str | None = None) -> Input:
-    """Return the rows of csv files as an Input. The dialect is that of the run's `source` if this is a csv, otherwise
-    the default. `title`: name of the whole input in messages. `titled`: name of a single file in messages; None: its
-    path."""
+    """Return the rows of csv files. The dialect is that of the run's `source` if this is a csv, otherwise the default.
+    `title`: name of the whole input in messages. `titled`: name of a single file in messages; None: its path."""
     own = dict(source) if source.get("type") == "csv" else {"type": "csv"}
     if files[0].lower().endswith(".tsv"):
         own["delimiter"] = "\t"
@@ -127,7 +126,7 @@ def _open(file: str) -> IO[bytes]:
 
 
 def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, most: int | None) -> Pieces:
-    """Yield the pieces of a csv file. `how`: the dialect. `columns`: the columns whose values are in the pieces, if the
+    """Yield the pieces of a csv file. `how`: the dialect. `columns`: columns whose values the pieces contain, if the
     file must be parsed to find its rows. `most`: maximum number of rows per piece; None: no limit."""
     row = 0
     if packing(file) is None:
@@ -155,14 +154,14 @@ def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, 
 
 
 def _is_plain(block: bytes) -> bool:
-    """Return whether every line end in a block of csv certainly ends a row: the block has no quotes, and no carriage
-    return without a line feed."""
+    """Return whether every line end in a block of csv is certain to end a row. It is if the block has no quotes, and no
+    carriage return without a line feed."""
     return b'"' not in block and block.count(b"\r") == block.count(b"\r\n")
 
 
 def _parts(block: bytes, most: int | None) -> list[tuple[int, int]]:
-    """Split a block into parts of whole lines with at most `most` rows each (None: no limit). Return (number of rows,
-    number of bytes) for each part. Empty lines are not rows."""
+    """Split a block into parts of whole lines. Return (number of rows, number of bytes) of each part. `most`: maximum
+    number of rows per part; None: no limit. Empty lines are not rows."""
     content = np.frombuffer(block, np.uint8)
     nexts = np.flatnonzero(content == ord("\n")) + 1
     if not len(nexts) or nexts[-1] < len(content):
@@ -180,8 +179,8 @@ def _parts(block: bytes, most: int | None) -> list[tuple[int, int]]:
 
 
 def _cut(pieces: Pieces, most: int | None) -> Pieces:
-    """Yield pieces of at most `most` rows: split the pieces that contain values, and leave others as they are. None: no
-    limit."""
+    """Yield the pieces, split into pieces of at most `most` rows (None: no limit). Only pieces that contain values are
+    split; others have few enough rows."""
     for piece in pieces:
         where = piece.where
         if most is None or piece.num_rows <= most or not isinstance(where, _ReadColumns):
@@ -217,7 +216,7 @@ def _bytes_of(where: _LineRange) -> bytes:
 
 
 def _csv_batches(file: str, how: CsvDataset, columns: Sequence[str], title: str) -> Iterator[pa.RecordBatch]:
-    """Parse a whole csv file and yield its rows in batches. `columns`: the columns of the batches. `how`: the dialect.
+    """Parse a whole csv file and yield its rows in batches. `how`: the dialect. `columns`: columns of the batches.
     `title`: the file's name in messages. Raises InputError."""
     import pyarrow as pa
 

@@ -1,10 +1,11 @@
-"""Trained model, loaded from a run or from one of its checkpoints, with everything that is needed to use it.
+"""Trained model, loaded from a run or one of its checkpoints, with everything that is needed to use it.
 
 A checkpoint contains the plan of its run: the graph, the fields with their statistics, vocabularies and class names,
 and the text of the recipe. So a copy of a `step_*` folder is enough, on this machine or at any fsspec URL.
 
     UsageError           there is no such run, output or setting: exit code 2
-    CheckpointFailure    the run exists but cannot be read: exit code 3"""
+    CheckpointFailure    the run exists but cannot be read: exit code 3
+"""
 
 from __future__ import annotations
 
@@ -45,14 +46,13 @@ Weights = Literal["trained", "ema"]
 
 
 class UsageError(Exception):
-    """Error: a request of the user cannot be met. The message is shown to the user; exit code 2."""
+    """Error: a request of the user cannot be met. The user sees the message. The command's exit code is 2."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """Model from fields to selected outputs, in evaluation mode. `module`: takes a tensor (B, ...) for each of
-    `inputs`, by position, and returns a tuple with a tensor for each of `outputs`. `graph`: the graph from which
-    `module` was built."""
+    """Model from fields to selected outputs, in evaluation mode. `module` takes a tensor (B, ...) for each of `inputs`,
+    by position, and returns a tuple with a tensor for each of `outputs`. `graph`: the graph from which it was built."""
 
     module: fx.GraphModule
     graph: Graph
@@ -70,14 +70,15 @@ class Network:
 class Trained:
     """Trained model.
 
-    path         the checkpoint's folder, or its URL
-    plan         the plan of the run
-    step         number of optimizer steps that produced the weights
-    is_best      whether it was the run's best checkpoint when it was saved
-    values       results of the evaluation after this step, by metric (`validation/accuracy`)
-    passed_over  reasons why other checkpoints of the run were skipped
-    weights      `trained` for the trained weights, or `ema` for their moving average
-    plugins      whether the code of the run's plugins may be run"""
+    `path`         the checkpoint's folder, or its URL
+    `plan`         the plan of the run
+    `step`         number of optimizer steps that produced the weights
+    `is_best`      whether it was the run's best checkpoint when it was saved
+    `values`       results of the evaluation after this step, by metric (`validation/accuracy`)
+    `passed_over`  reasons why other checkpoints of the run were skipped
+    `weights`      `trained` for the trained weights, or `ema` for their moving average
+    `plugins`      whether the code of the run's plugins may be run
+    """
 
     path: str
     plan: Plan
@@ -95,7 +96,7 @@ class Trained:
 
     @cached_property
     def run(self) -> str | None:
-        """Path of the run's folder; None if the checkpoint is a copy outside a run."""
+        """Path of the run's folder; None if the checkpoint is a copy outside of a run."""
         root, _, _ = self.path.rpartition("/")
         if (owner := owner_of(root)) is not None:
             return owner
@@ -110,8 +111,8 @@ class Trained:
 
     @property
     def recipe(self) -> str:
-        """Text of the recipe file, without the files that it extends (`plan.recipe` has these); "" if the plan has no
-        text."""
+        """Text of the recipe file, or "" if the plan has no text. The files that the recipe extends are only in
+        `plan.recipe`."""
         return next(iter(self.plan.recipe.values()), "")
 
     @cached_property
@@ -120,13 +121,13 @@ class Trained:
         return {field.name: field for field in self.plan.data.fields}
 
     def class_names(self, field: str) -> tuple[str, ...] | None:
-        """Return the class names of a category field, in the order of the class numbers; None for a field without
-        classes. For a field of several columns, return those of the first column."""
+        """Return the class names of a category field, in the order of the class numbers; None for other fields. For a
+        field of several columns, they are those of the first column."""
         return classes_of(self.plan, self.fields[field])
 
     def unit(self, field: str) -> Unit | None:
-        """Return the conversion from the values of a field to the values of its columns (value * multiply + add); None
-        if both are equal."""
+        """Return how the values of a field are converted to the values of its columns (value * multiply + add); None if
+        both are equal."""
         return unit_of(self.fields[field])
 
     @property
@@ -135,10 +136,10 @@ class Trained:
         return nodes_of(self.plan)
 
     def module(self, device: torch.device | str = "cpu", *, keep_quantized: bool = False) -> nn.Module:
-        """Return the trained model in evaluation mode. Its modules and parameters have the names of the recipe. It
-        takes the tensors of `plan.graph.inputs` by position and returns a tuple in the order of `plan.graph.outputs`.
-        `keep_quantized`: keep weights in the fewer bits in which the run stored them; otherwise convert them to
-        float32. Raises CheckpointFailure."""
+        """Return the trained model in evaluation mode. It takes the tensors of `plan.graph.inputs` by position, and
+        returns a tuple in the order of `plan.graph.outputs`. Modules and parameters have the names of the recipe.
+        `keep_quantized`: keep weights in the number format in which the run stored them; otherwise they are converted
+        to float32. Raises CheckpointFailure."""
         return self._build(self.plan.graph, device, keep_quantized)
 
     def network(
@@ -160,15 +161,15 @@ class Trained:
 
     @cached_property
     def _source(self) -> WeightSource:
-        """Tensors of the checkpoint, opened at the first use. Weights that are stored in fewer bits are converted when
-        they are read."""
+        """Tensors of the checkpoint, which is opened at the first use. Weights that are stored in fewer bits are
+        converted when they are read."""
         from declarative_train.engine.step.load_weights import open_averages, open_source
 
         return open_source(self.path) if self.weights == "trained" else open_averages(self.path)
 
     def merge_adapters(self) -> Trained:
-        """Return the model with its adapters merged into the weights to which they belong, and all weights in full
-        precision. A model without adapters is returned unchanged."""
+        """Return the model with its adapters merged into their weights, and all weights in full precision. A model
+        without adapters is returned unchanged."""
         from declarative_train.components.adapters.adapted import is_added
         from declarative_train.engine.step.tensor_files import Tensors
         from declarative_train.graph.merge import adapters_of, make_merged_reader
@@ -239,7 +240,7 @@ class Trained:
 
 
 def drop_quantization(plan: Plan) -> Plan:
-    """Return the plan with all weights stored in full precision (not as nf4 or int8)."""
+    """Return the plan with all weights in full precision, instead of nf4 or int8."""
     from declarative_train.plan.codec import sign
 
     return sign(replace(plan, parameters=tuple(replace(item, storage=None) for item in plan.parameters)))
@@ -252,14 +253,16 @@ def open_trained(
     look: Callable[[CheckpointEntry], str | None] = damage,
     weights: Weights | None = None,
 ) -> Trained:
-    """Return the model of a checkpoint at a local path or fsspec URL. `path` is the folder of a checkpoint, of a run,
-    or of several runs. In a run's folder the best checkpoint is used, or the newest if none is marked as best; in a
-    folder of runs, the newest run.
+    """Return the model of a checkpoint. `path`: local path or fsspec URL of a checkpoint, of a run, or of a folder of
+    runs. In a run, the best checkpoint is used, or the newest if none is marked as best. In a folder of runs, the
+    newest run is used.
 
-    `weights`: the trained weights (`trained`) or their moving average (`ema`); None: those that the run evaluated.
-    `plugins`: whether the code of the run's plugins may be imported. `look`: function that takes a checkpoint and
-    returns a reason to skip it, or None. Raises UsageError if there is no run, or if plugins are needed and may not be
-    imported. Raises CheckpointFailure if the checkpoint cannot be read."""
+    `plugins`  whether the code of the run's plugins may be imported
+    `look`     function that takes a checkpoint and returns a reason to skip it, or None
+    `weights`  `trained` for the trained weights, `ema` for their moving average; None: those that the run evaluated
+
+    Raises UsageError if there is no run, or if plugins are needed and may not be imported. Raises CheckpointFailure if
+    the checkpoint cannot be read."""
     text = os.fspath(path)
     place = local_path(text) or text
     entry, passed_over = _find(place.rstrip("/") or "/", look)
@@ -335,8 +338,8 @@ def _plan_of(entry: CheckpointEntry) -> Plan:
 
 
 def _with_own_files(plan: Plan, entry: CheckpointEntry) -> Plan:
-    """Return the plan with other paths for the files that packs use, such as tokenizers: those of the copies in the
-    checkpoint."""
+    """Return the plan with other paths for the files that packs use, such as tokenizers. They become those of the
+    checkpoint's own copies."""
 
     def use_own(component: dict[str, Any]) -> dict[str, Any]:
         for use_checkpoint_files in hooks("use_checkpoint_files"):
@@ -351,7 +354,7 @@ def _with_own_files(plan: Plan, entry: CheckpointEntry) -> Plan:
 
 
 def _own_layers(plan: Plan) -> list[str]:
-    """Return the types of the layers in the plan that come from plugins."""
+    """Return the types of the plan's layers that plugins define."""
 
     def of(graph: Graph) -> list[str]:
         types = [str(node.component["type"]) for node in graph.nodes if node.component is not None]
@@ -361,8 +364,8 @@ def _own_layers(plan: Plan) -> list[str]:
 
 
 def _own_parts(plan: Plan) -> list[str]:
-    """Return the losses, metrics, fields and transforms of the plan that come from plugins, as text. Layers are listed
-    by `_own_layers`; sources are left out, because new rows do not need them."""
+    """Return the plan's losses, metrics, fields and transforms that plugins define, as text such as "the loss `mine`".
+    Sources are left out, because new rows do not need them."""
     parts = [("loss", each.component) for each in plan.objective.terms]
     parts += [("metric", each.component) for each in plan.objective.metrics]
     parts += [("field", each.component) for each in plan.data.fields]
@@ -375,8 +378,7 @@ def _plugins_hint(plan: Plan) -> str:
 
 
 def check_source(trained: Trained, name: str) -> None:
-    """Raise UsageError if the set `name` of the run is read by a source of a plugin, and the code of plugins may not be
-    run."""
+    """Raise UsageError if a plugin's source reads the set `name` of the run, and the code of plugins may not be run."""
     data = trained.plan.data
     source = data.set(name).source or data.source
     if PLUGIN in source and not trained.plugins:

@@ -35,8 +35,8 @@ _PIECE_VALUES = 1 << 22  # most values per piece
 
 
 def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | None = None) -> tuple[Table, str]:
-    """Open files as one table. Return (table, its name in messages). `paths`: as for `open_input`. `source`: the source
-    of the run. `title`: the name in messages; None: made from the paths. Raises UsageError and InputError."""
+    """Return the files as one opened table, and its name in messages. `paths`: as for `open_input`. `source`: source of
+    the run. `title`: this name; None: made from the paths. Raises UsageError and InputError."""
     if STDIN in paths:
         raise UsageError("`-` is standard input, and cannot be combined with files")
     own = str(source["type"])
@@ -53,15 +53,15 @@ def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | No
 
 
 def table_of_frame(frame: pa.Table) -> tuple[Table, str]:
-    """Return rows in memory as a table: (table, its name in messages)."""
+    """Return rows in memory as a table, and its name in messages."""
     from declarative_train.components.datasets.arrow_columns import MemoryTable
 
     return MemoryTable([("the frame", frame)]), "the frame"
 
 
 def make_field_reader(spec: FieldSpec, table: Table, window: WindowSpec | None) -> FieldReader:
-    """Return a reader that computes a field of the run from the columns of `table`. `spec`: the field. `window`: the
-    windows of the run, or None. Raises InputError if the table lacks a column or its values have another shape or
+    """Return a reader that computes a field of the run from the columns of `table`. `spec`: the field. `window`: how
+    the run makes windows, or None. Raises InputError if the table lacks a column or its values have another shape or
     type."""
     field = FIELDS.read(spec.component)
     columns, missed = columns_of(field, table)
@@ -78,8 +78,8 @@ def make_field_reader(spec: FieldSpec, table: Table, window: WindowSpec | None) 
 
 
 class WindowSamples:
-    """Samples that are windows, made as in the run: one begins every `stride` rows, from the first row of each group.
-    If rows remain at the end of a group, one more window ends with its last row."""
+    """Samples that are windows of rows. A window begins every `stride` rows, from the first row of each group. If rows
+    are left at the end of a group, one more window ends with its last row."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class WindowSamples:
         batch_rows: int,
         keep: Sequence[str] = (),
     ) -> None:
-        """Find the rows of each window. `names`: the fields to read. `title`: the table's name in messages.
-        `batch_rows`: windows per batch. `keep`: columns of the input that the result contains too. Raises UsageError
-        and InputError."""
+        """Find the rows of each window. `names`: fields to read. `title`: the table's name in messages. `batch_rows`:
+        windows per batch. `keep`: columns of the input that are copied to the result. Raises UsageError and
+        InputError."""
         assert data.window is not None
         specs = [spec for spec in data.fields if spec.name in names]
         self._table, self._keep, self._batch_rows = table, keep, batch_rows
@@ -124,7 +124,7 @@ class WindowSamples:
 
     @property
     def kept_columns(self) -> tuple[str, ...]:
-        """Names of the columns that the result contains before the predictions."""
+        """Names of the columns that are in the result before the predictions."""
         return tuple(dict.fromkeys([FIRST, LAST, *filter(None, [self._by]), *self._keep]))
 
     def pieces(self) -> Pieces:
@@ -149,8 +149,8 @@ class WindowSamples:
         return SampleBatch(begin, values, self._about(starts))
 
     def _about(self, starts: np.ndarray) -> pa.Table:
-        """Return a table with one row for each window: the numbers of its first and last row, counted from 1, and the
-        values of the kept columns in its last row. `starts`: positions at which the windows begin."""
+        """Return a table with one row per window: the numbers of its first and last row, counted from 1, and the values
+        of the kept columns in its last row. `starts`: positions at which the windows begin."""
         import pyarrow as pa
 
         first, last = self._rows.at(starts), self._rows.at(starts + self.span - 1)
@@ -161,15 +161,15 @@ class WindowSamples:
 
 
 def _rows_taken(part: FieldReader, length: int) -> np.ndarray:
-    """Return the positions in a window that a field reads: an array (K,), or a 0-d array for a single position.
+    """Return the positions in a window that a field reads, as an array (K,), or as a 0-d array if it is a single one.
     `length`: rows per window."""
     cut = part.cut
     return np.asarray(cut % length if isinstance(cut, int) else np.arange(length)[cut])
 
 
 def _windows(table: Table, window: WindowSpec, order: RowOrder, span: int) -> tuple[SetRows, np.ndarray]:
-    """Return (rows in the order in which windows use them, positions (N,) in this order at which the windows begin).
-    `order`: the order of the rows within a group. `span`: rows per window."""
+    """Return the rows in the order in which windows use them, and the positions (N,) in this order at which the windows
+    begin. `order`: order of the rows within a group. `span`: rows per window."""
     runs = make_windows(RowRange(0, table.num_rows), WindowSpec(1, 1, window.by, window.sort), order)
     rows, single = runs
     sizes = np.diff(single.counts)

@@ -35,7 +35,7 @@ class _Writer(Protocol):
 
 
 def kind_of(path: str) -> str:
-    """Return the format of the output: for a file the one that its ending names, for standard output `csv`. Raises
+    """Return the format of the output. For a file its ending decides; for standard output it is `csv`. Raises
     UsageError for an unknown ending."""
     if path == STDOUT:
         return "csv"
@@ -47,8 +47,8 @@ def kind_of(path: str) -> str:
 
 
 class _Terminal:
-    """Standard output that is a terminal. Control characters in the text are replaced, because a terminal interprets
-    them."""
+    """Standard output that is a terminal. Control characters in the text are replaced, because the terminal would
+    interpret them."""
 
     def write(self, text: str) -> int:
         return sys.stdout.write(in_lines(text))
@@ -59,7 +59,7 @@ class _Terminal:
 
 def write(path: str, tables: Iterable[pa.Table]) -> int:
     """Write tables to the file `path` or to standard output, and return the number of rows. The file appears only when
-    all rows are written; standard output gets one table at a time. Raises UsageError and OSError."""
+    all rows are written. Standard output gets one table at a time. Raises UsageError and OSError."""
     kind = kind_of(path)
     if path == STDOUT:
         return _write_all(_TextWriter(_Terminal() if sys.stdout.isatty() else sys.stdout, "csv"), tables)
@@ -80,8 +80,8 @@ def _write_all(writer: _Writer, tables: Iterable[pa.Table]) -> int:
 
 @contextmanager
 def _replace_when_complete(path: str) -> Iterator[str]:
-    """Yield a temporary path. At the end of the `with` block, move the file that was written there to `path`; after an
-    exception, delete it."""
+    """Yield a temporary path. At the end of the `with` block, move the file at this path to `path`; after an exception,
+    delete it."""
     local = local_path(path)
     folder = (os.path.dirname(local) or ".") if local is not None else tempfile.gettempdir()
     if not os.path.isdir(folder):
@@ -103,7 +103,7 @@ def _replace_when_complete(path: str) -> Iterator[str]:
 
 
 def set_default_mode(path: str) -> None:
-    """Give a file the permissions that a new file gets by default. (A temporary file can be read only by its owner.)"""
+    """Give a file the permissions that a new file has by default, because only its owner can read a temporary file."""
     mask = os.umask(0)
     os.umask(mask)
     os.chmod(path, 0o666 & ~mask)
@@ -162,8 +162,8 @@ class _TextWriter:
 
 
 def _as_csv(table: pa.Table, *, header: bool) -> str:
-    """Return a table as csv text. `header`: begin with the names of the columns. If any string of the table needs
-    quotes, all strings get them; otherwise none does."""
+    """Return a table as csv text. `header`: begin with the names of the columns. If a string of the table needs quotes,
+    all strings have them."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -189,7 +189,7 @@ def _needs_quotes(column: pa.ChunkedArray) -> bool:
 
 
 def _as_json(table: pa.Table) -> str:
-    """Return a table as JSON lines. nan and infinite numbers become null, because JSON does not have them."""
+    """Return a table as JSON lines. nan and infinite numbers become null, because JSON cannot represent them."""
     return "".join(
         f"{json.dumps({name: _plain(value) for name, value in row.items()}, ensure_ascii=False)}\n"
         for row in table.to_pylist()
