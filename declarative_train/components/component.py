@@ -50,8 +50,8 @@ class Component(BaseModel):
 
     @classmethod
     def from_data(cls, data: Mapping[str, object]) -> Self:
-        """Return the component from the data that `as_data` returned. They are read as JSON, because strict models
-        accept a list for a tuple only there. Raises pydantic's ValidationError."""
+        """Return the component from the data that `as_data` returned. The data are read as JSON, because strict models
+        accept a list for a tuple in JSON only. Raises pydantic's ValidationError."""
         return cls.model_validate_json(json.dumps(data))
 
 
@@ -358,8 +358,9 @@ class Optimizer(Component, ABC):
     """Optimizer: the update rule of parameters. A parameter group can have its own `lr` and `weight_decay`.
     `takes_shards`: shards of `fully_shard` are updated exactly as whole parameters; if False, fsdp is an error.
     `works_elementwise`: the update of an element depends only on its own gradients; if False, the axis `tensor` is an
-    error. `averages`: evaluations and checkpoints use an average of the weights, set by `train()` and `eval()` of the
-    torch optimizer. `usual_lr`: the smallest and the largest usual lr; lint reports an lr far outside."""
+    error. `averages`: evaluations and checkpoints use an average of the weights, to which `eval()` of the torch
+    optimizer switches, and `train()` back. `usual_lr`: the smallest and the largest usual lr; lint reports an lr far
+    outside."""
 
     takes_shards: ClassVar[bool] = True
     works_elementwise: ClassVar[bool] = True

@@ -111,8 +111,8 @@ class Table(ABC):
         return {name: values.reshape(len(starts), length, *values.shape[1:]) for name, values in read.items()}
 
     def lengths(self, column: str, rows: "np.ndarray") -> "np.ndarray":
-        """Return the length (N,), int64, without padding, of the value that each of these rows has in the column. Only
-        for columns of fields with `buckets`."""
+        """Return the length of the value of each of these rows in the column, without padding: (N,) int64. Only for
+        columns of fields with `buckets`."""
         raise NotImplementedError(column)
 
     def place(self, row: int) -> str:
@@ -287,7 +287,7 @@ class Field(Component, ABC):
     @property
     def joined_alike(self) -> tuple[object, ...] | None:
         """Settings that must be equal in all fields of the recipe, because this field makes one sample from several
-        rows. Every other field must then join the same rows. None if the recipe can have no other field."""
+        rows. A field with one row per sample is then an error. None if the recipe can have no other field."""
         return None
 
     @property

@@ -25,9 +25,9 @@ class Transform(Component, ABC):
     """Transform: changes the images of a sample. Transforms are applied in the order of the list.
 
     `on_numbers`: it changes float32 arrays (C, H, W). Other transforms change Pillow images with 8 bits per channel,
-    and are applied before. `is_random`: it draws random numbers from (seed, epoch, sample, position in the list), for
-    the training set only. `of_pairs`: it mixes two samples of a training batch, after all other transforms. `moves`: it
-    moves points of the image, so masks and boxes are changed too; None: unknown."""
+    before the image becomes an array. `is_random`: it draws random numbers from (seed, epoch, sample, position in the
+    list), for the training set only. `of_pairs`: it mixes two samples of a training batch, after all other transforms.
+    `moves`: it moves points of the image, so masks and boxes are changed too; None: unknown."""
 
     is_random: ClassVar[bool] = False
     on_numbers: ClassVar[bool] = False

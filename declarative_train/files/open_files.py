@@ -80,7 +80,7 @@ def skips_bad_rows() -> bool:
 
 @contextmanager
 def skip_bad_rows(skips: bool) -> Iterator[None]:
-    """Make sources that are opened in the `with` block leave out rows that cannot be parsed if `skips` is true. It
+    """If `skips` is true, let sources that are opened in the `with` block leave out rows that cannot be parsed. `skips`
     follows from the recipe's `data.on_bad_row`."""
     token = _SKIPS.set(skips)
     try:

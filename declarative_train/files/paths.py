@@ -29,7 +29,8 @@ class SourceError(Exception):
 
     `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns, or plugin (an error in the
     plugin's code). `name`: the name that was not found, and `known`: the names that exist instead. `path`: the path
-    that was not found. `below`: where the failing source is nested in the opened one, its path in the recipe."""
+    that was not found. `below`: path in the recipe from the opened source to a source in it that failed, "" if the
+    opened source itself failed."""
 
     below: str = ""
 

@@ -1,10 +1,10 @@
 """Cache of byte ranges of remote files: each range is requested once.
 
-A file is divided into grains of 64 KiB; 64 grains are a segment, which is one file of the cache. The name of a segment
+A file is divided into grains of 64 KiB. 64 grains are a segment, which is one file of the cache. The name of a segment
 is a hash of the URL, size and tag of the remote file, so changed content has other segments. A segment grows as its
 grains arrive:
 
-    head     (64, 2) uint32: 1 + the slot of each grain, or 0; CRC-32 of its bytes, seeded with the number of the grain
+    head     (64, 2) uint32: for each grain, 1 + its slot (0: missing), and the CRC-32 of its bytes and its number
     slots    the bytes of grains, in the order of arrival
 
 The head is written last, and bytes that do not match their checksum count as missing, so a truncated or damaged file
@@ -12,8 +12,7 @@ only costs another request. If several processes want the same grains, one reque
 lock of the segment's file.
 
 The size and tag of a file are those reported when its source was opened (`remote.note`). They are requested again from
-time to time, so that a file that changes during a run ends the run.
-"""
+time to time, so that a file that changes during a run ends the run."""
 
 from __future__ import annotations
 

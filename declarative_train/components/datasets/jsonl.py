@@ -93,8 +93,8 @@ def _find_blank_lines(content: Any) -> list[tuple[int, str]]:
 
 
 def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
-    """Return `error`, a message of pyarrow, with line numbers in place of row numbers. pyarrow does not count the lines
-    in `gone`: (number of the line, reason), counted from 0."""
+    """Return `error`, a message of pyarrow, with line numbers in place of row numbers. `gone`: lines that pyarrow does
+    not count as rows, as pairs (number of the line, counted from 0; reason)."""
 
     def line_of(found: re.Match[str]) -> str:
         row = int(found[1])
@@ -106,8 +106,8 @@ def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
 
 
 def _chunks(path: str) -> Iterator[tuple[int, bytes]]:
-    """Yield a file in pieces of some MiB, each of whole lines: (number of the piece's first line, counted from 0;
-    bytes). Raises SourceError."""
+    """Yield the pieces of a file, some MiB of whole lines each. With each piece, yield the number of its first line,
+    counted from 0. Raises SourceError."""
     import pyarrow as pa
 
     if packing(path) is None:

@@ -79,8 +79,8 @@ class MixTable(Table):
     """Tables concatenated by rows. The columns are those that all tables have."""
 
     def __init__(self, tables: dict[str, Table]) -> None:
-        """Concatenate the tables. `tables`: {name of a source: its table}. Raises SourceError if they have no column in
-        common."""
+        """Concatenate the tables. `tables`: the table of each source by name. Raises SourceError if they have no column
+        in common."""
         import numpy as np
 
         self.tables = tuple(tables.values())
@@ -170,8 +170,8 @@ class MixTable(Table):
         return found
 
     def _convert(self, columns: Sequence[str], read: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return `read` ({column: values of one source}) with the values converted to the dtypes that the columns have
-        in the mixture."""
+        """Return the values of one source by column, converted to the dtypes that the columns have in the mixture.
+        `read`: the values as they were read."""
         found = {}
         for name in columns:
             values, wanted = read[name], self.columns[name].dtype

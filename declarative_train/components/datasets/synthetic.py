@@ -30,10 +30,9 @@ class SyntheticDataset(Dataset):
 
     classification   columns `x` (features) and `y`, a class: normal clouds around one centre per class
     binary           columns `x` (features) and `y`, 0 or 1: normal clouds around two opposite centres
-    regression       columns `x` (features) and `y`, a number: x.a + sin(2 x.b) and noise, a and b of length 1
+    regression       columns `x` (features) and `y`, a number: x.a + sin(2 x.b) + noise, with unit vectors a and b
     images           columns `image` (channels, size, size) and `label`: one coarse pattern per class, and noise
-    tokens           column `tokens`: a text of random words from a dictionary of 64, 8 tokens each; needs a `window`
-    """
+    tokens           column `tokens`: a text of random words from a dictionary of 64, 8 tokens each; needs a `window`"""
 
     type: Literal["synthetic"] = "synthetic"
     kind: Literal["classification", "binary", "regression", "images", "tokens"]

@@ -101,8 +101,8 @@ def submit(words: Sequence[str]) -> int:
 
 
 def find_plans(args: argparse.Namespace) -> tuple[list[Plan] | None, int]:
-    """Return the plan of the recipe or, with `--sweep`, the plans of all points of its sweep, and the exit code 0. If
-    there are none, print the reason and return None and another exit code."""
+    """Return the plans of a job and the exit code 0. There is one plan, that of the recipe, or with `--sweep` one for
+    each point of its sweep. If there are no plans, print the reason and return None and another exit code."""
     from declarative_train.tools.sweep.command import plan_points
 
     compiled = compile_recipe(args, plugins=True)
