@@ -1,4 +1,4 @@
-"""`dtrain` and `python -m declarative_train`."""
+"""Entry point of the command `dtrain` and of `python -m declarative_train`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ __all__ = ["main", "run"]
 
 
 def run() -> int:
-    """Run the command line and return its exit code. The objects that exist at the end are frozen: otherwise the
-    interpreter's last garbage collection takes 0.7 s if torch was imported."""
+    """Run the command line and return its exit code.
+
+    The objects that exist at the end are frozen (`gc.freeze`). Otherwise the interpreter's last garbage collection
+    takes 0.7 s, if torch was imported.
+    """
     code = main()
     gc.freeze()
     return code

@@ -1,8 +1,8 @@
-"""Base classes for the classes of a plugin. The base decides the kind of a class, its signatures the rest
-(docs/plugins.md).
+"""Base classes for the classes of a plugin (docs/plugins.md). The base class decides the kind of a class, the arguments
+of `__init__` its keys.
 
 A layer derives from `torch.nn.Module`, an optimizer from `torch.optim.Optimizer`, a source from
-`torch.utils.data.Dataset`. The other kinds have their bases here.
+`torch.utils.data.Dataset` or `Source`. The other kinds have their base classes here.
 """
 
 from __future__ import annotations
@@ -20,22 +20,26 @@ __all__ = ["Field", "Loss", "LrSchedule", "Metric", "Sink", "Source", "Transform
 
 
 class Loss:
-    """Term of the objective. `forward` receives tensors (B, ...) and returns one value per sample, (B,), or one per
-    element of the target. dtrain sums them and divides by their number over the global batch.
+    """Loss of the objective. `forward` receives tensors (B, ...), and returns one value per sample, (B,), or one per
+    element of the target. dtrain divides the sum of these values by their number, over the global batch.
 
-    `mixes_samples = True` declares that the value of a sample depends on the others of its batch.
+    `mixes_samples = True` declares that the value of a sample depends on the other samples of its batch.
     """
 
     mixes_samples = False
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """Return the values. A loss without a target is declared as `def forward(self, input)`."""
+        """Return the values of the loss. A loss without a target has `def forward(self, input)` instead."""
         raise NotImplementedError
 
 
 class Metric:
-    """Number to observe: the mean over samples of the result of `forward`, (B,) or one value per element of the target.
-    With a method `whole(self, input, target)` instead: its result for all rows of a set at once."""
+    """Metric of the objective: the mean of the values that `forward` returns, one per sample, (B,), or one per element
+    of the target.
+
+    A class with a method `whole(self, input, target)` needs no `forward`. The metric is then the result of `whole` for
+    all rows of a set at once.
+    """
 
     higher_is_better = True
 
@@ -44,19 +48,22 @@ class Metric:
 
 
 class LrSchedule:
-    """Factor on the lr of every parameter, multiplied by that of dtrain's own warm-up."""
+    """Schedule of the learning rate: a factor on the learning rate of every parameter. The factor of dtrain's warm-up
+    is multiplied with it."""
 
     def factor(self, step: int, num_steps: int) -> float:
-        """Return the factor of optimizer step `step` of `num_steps`, counted from 0 after the warm-up."""
+        """Return the factor of optimizer step `step`, from 0. `num_steps` is the number of steps. Both are counted
+        after the warm-up."""
         raise NotImplementedError
 
 
 class Source:
-    """Rows by number, 0 to `len(self) - 1`, several at once, the same each time and in every process. A
-    `torch.utils.data.Dataset`, which returns one row at a time, is a source too.
+    """Source of rows, which are read by their numbers, 0 to `len(self) - 1`. A row must be the same each time, and in
+    every process. A `torch.utils.data.Dataset`, which returns one row at a time, is a source too.
 
-    `columns` declares the values of a row by name: a dtype (numpy's, or `text`, `bytes`, `image`, `date`), or
-    `{"dtype": "float32", "shape": (3, 8)}`, with `"num_values": n` for integers in 0..n-1.
+    `columns`: dict from the name of a column to the dtype of its values (one of numpy's, or `text`, `bytes`, `image`,
+    `date`). Instead of a dtype, it may be `{"dtype": "float32", "shape": (3, 8)}`; `"num_values": n` in it promises
+    integers in 0..n-1.
     """
 
     columns: Mapping[str, Any]
@@ -65,17 +72,18 @@ class Source:
         raise NotImplementedError
 
     def read(self, rows: np.ndarray, columns: list[str]) -> Mapping[str, np.ndarray]:
-        """Return an array (N, *shape) for each of `columns`, of the rows with these numbers, int64 (N,), repeats
-        allowed."""
+        """Return a dict from each of `columns` to its values, (N, *shape). `rows`: numbers of the N rows, int64, in any
+        order; a row may occur several times."""
         raise NotImplementedError
 
 
 class Field:
-    """Tensor of a sample. `decode` receives the values of its columns in one row, None (numbers: nan) if one is
-    missing. `decode_rows(self, *values)` receives those of several rows, arrays (N, ...), and returns (N, *shape).
+    """Field: one tensor per sample. `decode` receives the values of the field's columns in one row, and returns the
+    tensor. A missing value is None, or nan in a column of numbers. A method `decode_rows(self, *values)` receives the
+    values of N rows instead, as arrays (N, ...), and returns (N, *shape).
 
-    `shape` is that of the result, given as numbers and names of arguments of `__init__`. `num_values = n` promises
-    integers in 0..n-1. `takes_text = True`: its columns contain text.
+    `shape`: shape of the tensor, as numbers and names of arguments of `__init__`. `num_values = n` promises integers in
+    0..n-1. `takes_text = True`: its columns contain text.
     """
 
     shape: tuple[int | str, ...] = ()
@@ -88,14 +96,16 @@ class Field:
 
 
 class Transform:
-    """Change of an image: one of Pillow, or with `on_numbers = True` its numbers, float32 (C, H, W).
+    """Transform of images. `apply` receives an image of Pillow, and returns the changed one. With `on_numbers = True`,
+    it receives and returns an array of float32 (C, H, W).
 
-    `random` is a `numpy.random.Generator` that follows from (seed, epoch, sample, place in the list), the same for
-    every field of the sample. `def apply(self, picture)` declares a change without randomness. With `is_random = True`
-    it may draw from the generators of torch, numpy and Python, in loader processes only.
+    `random`: a `numpy.random.Generator` that depends only on (seed, epoch, sample, position in the list of transforms).
+    All fields of a sample get the same one. A transform without randomness may have `def apply(self, picture)`. With
+    `is_random = True` it may also draw from the global generators of torch, numpy and Python; this works only in loader
+    processes.
 
-    `size = (height, width)`: of the result, numbers or names of arguments of `__init__`, if it differs. `interval =
-    (least, greatest)`: of the numbers of the result, if known.
+    `size = (height, width)`: size of the result, if it differs from that of the image; numbers, or names of arguments
+    of `__init__`. `interval = (least, greatest)`: range of the numbers in the result, if known.
     """
 
     on_numbers = False

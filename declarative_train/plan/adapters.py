@@ -1,9 +1,10 @@
 """Settings of the parameters of a model with adapters (LoRA), and checks of the adapters.
 
-An adapter trains a linear map by two small added matrices (`lora_A`, `lora_B`). In a model with adapters, only the
-added matrices and the parameters that the recipe sets to `frozen: false` are trained. How the added matrices start and
-train is set by the keys of `adapter`, and by rules whose selector contains their name (`*.lora_B`). A selector such as
-`gpt.*` matches their names too, but does not change them."""
+An adapter adds the product of two small matrices (`lora_A`, `lora_B`) to the weight of a linear map. In a model with
+adapters, only these matrices are trained, and the parameters that the recipe sets to `frozen: false`. The keys of
+`adapter`, and rules whose selector contains the name of such a matrix (`*.lora_B`), set how the matrices start and
+train. A selector such as `gpt.*` matches their names too, but does not change them.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +40,9 @@ _NAMED = "lora_"
 
 
 def parameter_settings(rules: Sequence[ParameterRule], names: Iterable[str]) -> dict[str, ParameterSettings]:
-    """Return {parameter: its settings} for all parameters `names` of a model, by the recipe's rules. If the model has
-    adapters, every parameter outside them is frozen, unless the recipe sets `frozen: false` for it."""
+    """Return a dict from each parameter in `names` to its settings, by the rules of the recipe. `names` are all
+    parameters of the model. If it has adapters, all other parameters are frozen, except those that the recipe sets to
+    `frozen: false`."""
     known = list(names)
     if not any(map(is_added, known)):
         return {name: settings_of(rules, name) for name in known}
@@ -59,9 +61,13 @@ def weight_of(path: str) -> str:
 def check_adapters(
     recipe: Recipe, settings: Settings, maps: Maps, given: Mapping[str, Adapter] | None = None
 ) -> Iterator[Diagnostic]:
-    """Report adapters whose selector matches no linear map (a weight with one input and one output dimension), and
-    weights that cannot be adapted. `settings`: those of all parameters. `maps`: {path of a linear map: shape of its
-    weight}. `given`: the adapters that the model has, by path of their linear map; None: those that the recipe sets."""
+    """Yield a diagnostic for each adapter without a linear map (its selector matches none), and for each weight that
+    cannot be adapted.
+
+    `settings`: dict from each parameter to its settings. `maps`: dict from the path of a linear map to the shape of its
+    weight. `given`: dict from the path of a linear map to its adapter in the model; None: the adapters in the recipe
+    are checked.
+    """
     rules = recipe.model.rules
     adapting = [rule for rule in rules if rule.settings.adapter is not None]
     if not adapting:
@@ -103,9 +109,11 @@ def check_base(
     settings: Mapping[str, ParameterSettings],
     is_random: Callable[[str], bool],
 ) -> Iterator[Diagnostic]:
-    """Warn about frozen parameters with random initial values, which are never trained. `is_random`: function
-    (parameter) -> whether its layer draws the values. With plugins there is no warning, since a plugin may set any
-    value."""
+    """Warn about frozen parameters with random initial values, because they are never trained.
+
+    `is_random`: function that tells whether the layer of a parameter draws its initial values. A recipe with plugins is
+    not checked, because a plugin may set any value.
+    """
     if recipe.plugins:
         return
     first = next((rule for rule in recipe.model.rules if rule.settings.adapter is not None), None)
@@ -131,9 +139,12 @@ def check_base(
 
 
 def _fills(prefix: str, exclude: Sequence[str], names: Sequence[str]) -> bool:
-    """Return whether an entry of `model.weights` fills a parameter from its file. `prefix`: the entry fills only
-    parameters whose names begin with it. `exclude`: selectors of parameters that the entry leaves out. `names`: all
-    names of the parameter (several if it is tied); if one of them is excluded, the parameter is not filled."""
+    """Return whether an entry of `model.weights` fills a parameter from its file.
+
+    `prefix`: the entry fills only parameters whose names begin with it. `exclude`: selectors of parameters that it
+    leaves out. `names`: all names of the parameter (a tied one has several); it is left out if a selector matches one
+    of them.
+    """
     below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     return bool(below) and not any(is_selected(exclude, name) for name in below)
 

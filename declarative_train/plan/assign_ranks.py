@@ -20,9 +20,12 @@ from declarative_train.recipe.recipe import Recipe
 def assign_ranks(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], batch: BatchSpec
 ) -> tuple[LayoutPlan | None, list[Diagnostic]]:
-    """Return (the layout of the recipe's mode, diagnostics). The layout is None if the model cannot be divided as the
-    recipe wants. The pipeline's schedule covers a whole optimizer step: the accumulation steps become further
-    microbatches, so that gradients are reduced once and ranks are idle for less time."""
+    """Return the layout of the recipe's mode, and diagnostics. The layout is None if the model cannot be divided as the
+    recipe wants.
+
+    The schedule of a pipeline covers a whole optimizer step: the accumulation steps become additional microbatches.
+    Gradients are then reduced only once, and ranks are idle for less time.
+    """
     layout, mode = recipe.layout, recipe.mode
     mesh = mode.mesh(layout.num_gpus)
     assert mesh is not None, "P001 comes first"

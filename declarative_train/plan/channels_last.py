@@ -1,9 +1,10 @@
-"""Memory format of images: `training.channels_last`, and the decision that its value `auto` makes for a device.
+"""Memory format of images: `training.channels_last`, and the format that its value `auto` chooses for a device.
 
 On the CPU, `auto` follows measurements (docs/performance.md): operations after a convolution are faster with channels
-last, except group norms. On GPUs, convolutions in half precision always compute with channels last. With the default
-format, the inputs and outputs of these convolutions are therefore reordered; with channels last, those of norms whose
-kernels need the default format are reordered instead. `auto` chooses the format that reorders fewer elements."""
+last, except group norms. On GPUs, convolutions in half precision always compute with channels last. In a model with the
+default format, their inputs and outputs are copied to the other format. In a model with channels last, the same is true
+of norms whose kernels need the default format. `auto` chooses the format that copies fewer elements.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +31,11 @@ HALF = frozenset({"bf16", "fp16"})
 @dataclass(frozen=True, slots=True)
 class ReorderedElements:
     """Numbers of elements per sample that are copied to the other memory format, counted over inputs and outputs.
+
     `by_convolutions`: for convolutions, if the model uses the default format. `by_norms`: for norms that need the
-    default format, if the model uses channels last. `is_slower`: there is a group norm, which is slower with channels
-    last."""
+    default format, if the model uses channels last. `is_slower`: the model has group norms, which are slower with
+    channels last.
+    """
 
     by_convolutions: int = 0
     by_norms: int = 0
@@ -47,12 +50,13 @@ class ReorderedElements:
 
 
 def count_reordered(graph: Graph) -> ReorderedElements:
-    """Return the ReorderedElements of a graph: the sums over its nodes."""
+    """Count the elements that the nodes of a graph copy to the other memory format, as a sum over its nodes."""
     return sum(count_reordered_by_node(graph).values(), ReorderedElements())
 
 
 def count_reordered_by_node(graph: Graph) -> dict[str, ReorderedElements]:
-    """Return {node: ReorderedElements} of a graph."""
+    """Count the elements that each node of a graph copies to the other memory format. Return a dict from node to its
+    numbers."""
     specs, found = graph.specs(), {}
     for node in graph.nodes:
         called = graph.node(str(node.target)) if node.kind == "reuse" else node
@@ -82,7 +86,8 @@ def _count_elements(node: Node, read: list[TensorSpec]) -> int:
 @dataclass(frozen=True, slots=True)
 class ImageLayout:
     """Properties of a run that decide the memory format of its images. `word`: the recipe's `channels_last` (true,
-    false or auto). `reordered`: the ReorderedElements of the whole model. `precision`: that of the computation."""
+    false or auto). `reordered`: elements that the whole model copies to the other format. `precision`: precision of the
+    computation."""
 
     word: Word
     reordered: ReorderedElements
@@ -94,7 +99,7 @@ class ImageLayout:
         return self.reordered.by_convolutions > 0
 
     def decide(self, device: str, *, is_plain: bool) -> tuple[bool, str]:
-        """Return (whether the model uses channels last, the reason in words). `device`: cpu, cuda or mps. `is_plain`:
+        """Return whether the model uses channels last, and the reason in words. `device`: cpu, cuda or mps. `is_plain`:
         every rank has the whole model."""
         if not self.has_convolutions:
             return False, "the model has no convolution over images"
@@ -115,8 +120,8 @@ class ImageLayout:
         return True, f"convolutions in {self.precision} compute so, without reordering"
 
     def count_in(self, node: ReorderedElements, *, is_last: bool) -> int:
-        """Return the number of elements per sample that a GPU reorders in the forward of a node. `node`: the node's
-        ReorderedElements. `is_last`: the model uses channels last."""
+        """Return the number of elements per sample that a GPU copies to the other format in the forward of one node.
+        `node`: the numbers of this node. `is_last`: the model uses channels last."""
         if not self.has_convolutions:
             return 0
         if is_last:
@@ -138,8 +143,8 @@ def uses_channels_last(plan: Plan, device: str) -> bool:
 
 
 def describe_layout(plan: Plan) -> str | None:
-    """Return a text with the memory format and its reason for each device that the ranks may have; None for a model
-    without images."""
+    """Describe the memory format, and its reason, for each device that the ranks may have. Return None for a model
+    without convolutions over images."""
     images, layout = image_layout(plan), plan.layout
     if not images.has_convolutions:
         return None

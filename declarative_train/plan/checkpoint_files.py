@@ -1,10 +1,11 @@
-"""Checkpoints as files: finding the checkpoints of a run, checking that they are complete, reading their manifests.
+"""Checkpoints as files: finding the checkpoints of a run, checking that they are complete, and reading their manifests.
 (`run/checkpoint.py` saves and loads checkpoints; `engine/checkpoints/` writes and reads the tensors.)
 
 The manifest of a checkpoint is a JSON file. Its first key is the checksum of its own text, so that any changed byte is
-detected. `files` has size and checksum of every other file in the checkpoint's folder. If ranks on several nodes wrote
-the checkpoint, the files of the ranks are not in `files` but in one further file per node; `lists` has size and
-checksum of these."""
+detected. `files` has the size and checksum of every other file in the folder of the checkpoint. If ranks on several
+nodes wrote the checkpoint, their files are listed in one further file per node instead; `lists` has the size and
+checksum of these further files.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +20,23 @@ from declarative_train.core.names import RUN
 from declarative_train.core.secrets import with_values
 from declarative_train.files.open_files import local_path
 
-MANIFEST = "manifest.json"  # of a checkpoint
+MANIFEST = "manifest.json"  # name of the manifest in the folder of a checkpoint
 FORMAT = 3
-UNSEALED = 2  # the format before manifests had a checksum of their own
-CHECKPOINTS = "checkpoints"  # of a run
-_SEAL = b'{\n "sha256": "'  # what a manifest begins with
+UNSEALED = 2  # older format, in which a manifest has no checksum of its own text
+CHECKPOINTS = "checkpoints"  # folder of the checkpoints in the folder of a run
+_SEAL = b'{\n "sha256": "'  # first bytes of a manifest
 _BLANK = b"0" * 64  # placeholder for the checksum while it is computed
-PLAN = "plan.json"  # of a run, and of each of its checkpoints
-EMA = "ema/"  # before a parameter's name: its moving average among the tensors of a checkpoint
-OWNER = "owner.json"  # names the folder of the run, next to checkpoints that are stored elsewhere
-TIME_LENGTH = len("20261122-104101")  # a run's name begins with it
+PLAN = "plan.json"  # file in the folder of a run, and in each of its checkpoints
+EMA = "ema/"  # prefix of a parameter's name: the tensor of a checkpoint with the parameter's moving average
+OWNER = "owner.json"  # file with the folder of the run, next to checkpoints that are stored outside this folder
+TIME_LENGTH = len("20261122-104101")  # length of the time with which the name of a run begins
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 def checkpoints_root(run: str) -> str:
-    """Return the folder or URL of the checkpoints of the run in folder `run`: the one that its `run.json` names
-    (`checkpoint.dir` of the recipe), otherwise a folder in `run`."""
+    """Return the folder or URL of the checkpoints of the run in folder `run`. It is the one that the run's `run.json`
+    names (`checkpoint.dir` of the recipe), otherwise a folder in `run`."""
     found = read_run(run).get("checkpoints")
     return found if isinstance(found, str) and found else f"{run}/{CHECKPOINTS}"
 
@@ -51,7 +52,8 @@ def owner_of(root: str) -> str | None:
 
 
 def _read_owner(folder: str) -> str | None:
-    """Return the run's folder that the file `owner.json` in `folder` names; None if there is no such file."""
+    """Return the folder of the run to which the checkpoints below `folder` belong, from the file `owner.json`. Return
+    None if this file is missing or cannot be read."""
     try:
         if "://" not in folder:
             with open(os.path.join(folder, OWNER), "rb") as file:
@@ -67,9 +69,11 @@ def _read_owner(folder: str) -> str | None:
 
 
 class FoundCheckpoint(NamedTuple):
-    """Complete checkpoint in a folder. `manifest`: the content of its manifest. `read`: function (path of a file in the
-    folder) -> content of the file, local or remote. `run`: the folder of the run that wrote the checkpoint, None if
-    unknown."""
+    """Complete checkpoint in a folder.
+
+    `manifest`: content of its manifest. `read`: function from the path of a file in the folder, local or remote, to the
+    content of the file. `run`: folder of the run that wrote the checkpoint; None if unknown.
+    """
 
     folder: str
     manifest: dict[str, Any]
@@ -79,7 +83,7 @@ class FoundCheckpoint(NamedTuple):
 
 def shapes_in_folder(path: str) -> Shapes | None:
     """Return the shapes of the parameters in the checkpoint at a path, from its manifest. Return None if the manifest
-    has no shapes or is on another machine. Raises ValueError if there is no complete checkpoint."""
+    is on another machine or has no shapes. Raises ValueError if there is no complete checkpoint."""
     if os.path.lexists(os.path.join(path, MANIFEST)):
         found = _manifest_in(path)
         return None if found is None else _shapes_of(found.get("shapes"))
@@ -88,10 +92,12 @@ def shapes_in_folder(path: str) -> Shapes | None:
 
 
 def find_in_folder(path: str, *, offline: bool) -> FoundCheckpoint | None:
-    """Return the checkpoint to use from a local folder: the folder itself, or the best checkpoint of a run (the newest
-    if none is marked as best). In a folder of runs, that is the newest run with a complete checkpoint. With `offline`,
-    return None if the checkpoint's files are on another machine. Raises ValueError if there is no complete checkpoint,
-    and the errors of `find_remote`."""
+    """Return the checkpoint to use from a local folder, which may be a checkpoint, a run, or a folder of runs.
+
+    Of a run, it is the best checkpoint, or the newest one if none is marked as best. Of a folder of runs, the newest
+    run with a complete checkpoint is used. `offline`: return None instead of reading from another machine. Raises
+    ValueError if there is no complete checkpoint, and the errors of `find_remote`.
+    """
     if os.path.lexists(os.path.join(path, MANIFEST)):
         found = _manifest_in(path)
         if found is not None:
@@ -126,7 +132,7 @@ def find_remote(path: str) -> FoundCheckpoint:
         return _find_on(fs, inner)
     except (ValueError, OSError):
         raise
-    except Exception as problem:  # a client's own, such as that of missing credentials
+    except Exception as problem:  # error of the storage's client, such as missing credentials
         raise OSError(str(problem).strip() or type(problem).__name__) from problem
 
 
@@ -155,8 +161,8 @@ def run_folders(path: str) -> list[str]:
 
 
 def sort_newest_first(folders: Iterable[str]) -> list[str]:
-    """Sort run folders by the start time in their names, the newest first. Runs that started in the same second are
-    sorted by the time at which their plan was written."""
+    """Sort the folders of runs by the start time in their names, the newest first. Runs that started in the same second
+    are sorted by the date of their plan's file."""
 
     def start_time(folder: str) -> tuple[str, int, str]:
         try:
@@ -170,7 +176,7 @@ def sort_newest_first(folders: Iterable[str]) -> list[str]:
 
 
 def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the content of the `run.json` in a run's folder; {} if there is no such file."""
+    """Return the content of the `run.json` in the folder of a run; {} if there is no readable file."""
     try:
         with open(os.path.join(folder, RUN), encoding="utf-8") as file:
             found = json.load(file)
@@ -183,9 +189,12 @@ def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def find_best_position(steps: Sequence[int | None], newest: Mapping[str, Any]) -> int:
-    """Return the index in `steps` of the best checkpoint of a run. `steps`: the steps of the run's checkpoints, from
-    the newest to the oldest. `newest`: the manifest of the newest checkpoint, which names the best step. Return 0 (the
-    newest) if the best checkpoint was deleted or none is named."""
+    """Return the index of the best checkpoint of a run. It is 0 (the newest) if no checkpoint is marked as best, or if
+    the best one was deleted.
+
+    `steps`: the steps of the run's checkpoints, from the newest to the oldest. `newest`: the manifest of the newest
+    checkpoint, which has the step of the best one.
+    """
     state = newest.get("state")
     best = state.get("best_step") if isinstance(state, dict) else None
     return steps.index(best) if best in steps else 0
@@ -226,7 +235,8 @@ class BadCheckpointError(Exception):
 
 
 def seal(manifest: Mapping[str, Any]) -> bytes:
-    """Return a manifest as JSON text whose first key is the checksum of the rest of the text."""
+    """Return a manifest as JSON text. Its first key is the checksum of the text, computed with zeros in place of the
+    checksum."""
     text = json.dumps({"sha256": _BLANK.decode(), **manifest}, indent=1, allow_nan=False).encode()
     return _with_digest(text, hashlib.sha256(text).hexdigest().encode())
 
@@ -236,20 +246,20 @@ def _with_digest(text: bytes, digest: bytes) -> bytes:
 
 
 def is_as_written(content: bytes) -> bool:
-    """Return whether a manifest, given as the bytes of its text, matches the checksum in it."""
+    """Return whether the text of a manifest matches the checksum in it. `content`: the text as bytes."""
     digest = content[len(_SEAL) : len(_SEAL) + len(_BLANK)]
     text = _with_digest(content, _BLANK)
     return content.startswith(_SEAL) and hashlib.sha256(text).hexdigest().encode() == digest
 
 
 def list_local_sizes(folder: str) -> dict[str, int]:
-    """Return {name of a file: its size in bytes} of a local folder."""
+    """Return a dict from the name of each file in a local folder to its size in bytes."""
     return {entry.name: entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()}
 
 
 def make_sizes_reader(fs: Any) -> Callable[[str], dict[str, int]]:
-    """Return a function like `list_local_sizes` for folders of the fsspec file system `fs`. The function lists a folder
-    in one request: one request per file would take minutes for a checkpoint of a thousand ranks."""
+    """Return a function like `list_local_sizes` for folders of the fsspec file system `fs`. It lists a folder in one
+    request, because one request per file would take minutes for a checkpoint of a thousand ranks."""
 
     def sizes(folder: str) -> dict[str, int]:
         fs.invalidate_cache()
@@ -260,10 +270,13 @@ def make_sizes_reader(fs: Any) -> Callable[[str], dict[str, int]]:
 
 
 def read_manifest(path: str, read: Callable[[str], bytes], sizes: Callable[[str], Mapping[str, int]]) -> dict[str, Any]:
-    """Return the manifest of the checkpoint at `path`, after checking that all its files exist and have the right
-    sizes. The rows of the files that `lists` names are added to `files`. `read`: function (path) -> content of a file.
-    `sizes`: function (folder) -> {file: size}. Raises BadCheckpointError for an unfinished or damaged checkpoint, and
-    the errors of `read` and `sizes` except FileNotFoundError."""
+    """Return the manifest of the checkpoint at `path`. Check that all files of the checkpoint exist and have the right
+    sizes.
+
+    `read`: function from the path of a file to its content. `sizes`: function from a folder to a dict from file to
+    size. In the result, `files` also has the entries of the files that `lists` names. Raises BadCheckpointError if the
+    checkpoint is unfinished or damaged, and the errors of `read` and `sizes` except FileNotFoundError.
+    """
     try:
         content = read(f"{path}/{MANIFEST}")
     except FileNotFoundError:

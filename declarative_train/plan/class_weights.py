@@ -1,5 +1,5 @@
-"""Class weights of a loss with the value `balanced`: compilation counts the classes of the target over the training
-rows."""
+"""Class weights of a loss with the value `balanced`: the classes of the target are counted over the training rows when
+the recipe is compiled."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from declarative_train.recipe.recipe import Recipe
 
 
 def balance_terms(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tuple[Term, ...], list[Diagnostic]]:
-    """Return (the loss terms with `balanced` replaced by weights, errors for targets whose classes cannot be
-    counted)."""
+    """Return the loss terms with numbers in place of the class weights `balanced`, and an error for each target whose
+    classes cannot be counted."""
     terms, diagnostics = [], []
     for term in lowered.terms:
         if not term.component.needs_balance:
@@ -43,8 +43,8 @@ def balance_terms(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tup
 
 
 def _values(name: str, batch_graph: Graph, data: DataSpec, recipe: Recipe) -> Iterator[np.ndarray]:
-    """Yield the values of the batch entry `name` (a field, or a value computed from fields alone) for all training
-    samples, some samples at a time. Random numbers are those of the first epoch."""
+    """Yield the values of the batch entry `name` for all training samples, in chunks. A batch entry is a field, or a
+    value that is computed from fields alone. Random operations draw the numbers of the first epoch."""
     if name not in batch_graph.outputs:
         yield from training_values(data, name)
         return

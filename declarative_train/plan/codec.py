@@ -1,8 +1,9 @@
 """JSON form of a plan, which keeps every number exactly, and the two hashes of a plan.
 
 A plan of another version is rejected. The hash `fingerprint` covers the values that decide the numbers of a run: model,
-data, objective, optimizer, batch size, seed. It does not cover layout, logging and file locations: a checkpoint is
-recognised on another layout and in another folder. The hash `identity` covers the whole plan."""
+data, objective, optimizer, batch size, seed. It does not cover layout, logging and file locations, so that a checkpoint
+is recognised on another layout and in another folder. The hash `identity` covers the whole plan.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ _PLACES = frozenset({"path", "folder", "workers", "files", "statistics_from"})
 _SIZES = frozenset({"held_bytes"})
 _NOT_DECIDING = frozenset(
     {"recipe", "settings"}
-)  # keys of a plan that decide nothing; variables in them are not replaced
-_OF_PLUGINS = frozenset({PLUGIN})  # where their code is
+)  # keys of a plan that do not change a run; references to variables in them are not replaced
+_OF_PLUGINS = frozenset({PLUGIN})  # keys that only say where the code of a plugin is
 
 
 class PlanError(Exception):
@@ -57,7 +58,7 @@ def to_masked_json(plan: Plan) -> str:
 
 
 def to_saved_json(plan: Plan) -> str:
-    """Return a plan as JSON text that can be run. A secret whose value is in an environment variable is replaced by a
+    """Return a plan as JSON text that can be run. A secret that is in an environment variable is replaced by a
     reference to this variable."""
     return _as_text(in_texts(with_names, to_data(plan)))
 
@@ -67,8 +68,11 @@ def _as_text(data: dict[str, object]) -> str:
 
 
 def save(plan: Plan, path: Path) -> None:
-    """Write a plan to a file from which it can be run. Raises OSError. A secret that is not in an environment variable
-    is written too; then only the owner of the file can read it."""
+    """Write a plan to a file from which it can be run. Raises OSError.
+
+    A secret that is not in an environment variable is written too. In this case only the owner of the file may read
+    it.
+    """
     text = to_saved_json(plan)
     mode = 0o666 if masked(text) == text else 0o600
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
@@ -84,8 +88,8 @@ def to_data(plan: Plan) -> dict[str, object]:
 
 
 def from_json(text: str) -> Plan:
-    """Return the plan of a JSON text. References to environment variables are replaced by the variables' values; a
-    reference to an unset variable stays as it is. Raises PlanError."""
+    """Return the plan in a JSON text. References to environment variables are replaced by the values of these
+    variables, if they are set. Raises PlanError."""
     try:
         found = parse_json(text)
     except ValueError as problem:
@@ -106,7 +110,7 @@ def from_json(text: str) -> Plan:
 
 
 def through_json(plan: Plan) -> Plan:
-    """Return a copy of the plan, as it would be after saving and loading."""
+    """Return a copy of the plan as it is after saving and loading."""
     return adapter().validate_json(json.dumps(to_data(plan)))
 
 
@@ -118,20 +122,22 @@ def sign(plan: Plan) -> Plan:
 
 
 def find_unset_variables(plan: Plan) -> list[str]:
-    """Return the names of the environment variables that are not set although a run of the plan needs them."""
+    """Return the names of the environment variables that a run of the plan needs, but that are not set."""
     data = to_data(plan)
     return names_in(json.dumps([item for key, item in data.items() if key not in _NOT_DECIDING]))
 
 
 def find_unset_for_model(plan: Plan) -> list[str]:
-    """Return the names of the environment variables to which the plan's model or fields refer and that are not set."""
+    """Return the names of the environment variables that the model or the fields of the plan need, but that are not
+    set."""
     data = to_data(plan)
     parts = [data[key] for key in ("batch_graph", "graph", "parameters", "objective")]
     return names_in(json.dumps([*parts, cast(Mapping[str, object], data["data"])["fields"]]))
 
 
 def is_as_signed(text: str) -> bool:
-    """Return whether a plan's JSON text is unchanged since `sign`: its `identity` equals the hash of its values."""
+    """Return whether the JSON text of a plan is unchanged since `sign`: the hash of its values is equal to `identity`
+    in the text."""
     data = json.loads(text)
     return isinstance(data, dict) and _digest(data | {"identity": ""}) == data.get("identity")
 

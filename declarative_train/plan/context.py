@@ -20,8 +20,10 @@ from declarative_train.recipe.sections.parallelism import Axes
 def divide_positions(
     layout: LayoutPlan, recipe: Recipe, lowered: Lowered
 ) -> tuple[LayoutPlan | None, list[Diagnostic]]:
-    """Return (the layout with its ContextPlan, no errors), or (None, errors) if the model or the objective mixes
-    positions, or the sequences do not divide over the ranks. A layout without a `context` axis is returned unchanged.
+    """Divide the positions of sequences over the `context` axis: return the layout with its ContextPlan, and errors.
+
+    The layout is None if the sequences do not divide over the ranks, or if the model or the objective needs positions
+    of other ranks in a way that is not supported. A layout without a `context` axis is returned unchanged.
     """
     if not layout.has("context"):
         return layout, []
@@ -45,7 +47,7 @@ def divide_positions(
 
 
 def _find_whole(lowered: Lowered, length: int) -> Iterator[str]:
-    """Yield the reasons, as text, why losses and metrics need all `length` positions of a sequence on one rank."""
+    """Yield reasons, in words, why a loss or metric needs all `length` positions of a sequence on one rank."""
     for term in lowered.terms:
         is_own = term.component.per_item and term.component.type in LOSSES
         class_dim = getattr(term.component, "class_dim", -1)

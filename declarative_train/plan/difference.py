@@ -14,7 +14,7 @@ from declarative_train.plan.plan import Plan
 _LONGEST = 60  # characters of a printed value
 _PLACES = frozenset({"path", "folder", "from", "pretrained"})
 
-# path in the plan -> key of the recipe
+# pattern of a path in the plan -> key of the recipe
 _KEYS = (
     (r"training\.num_steps", "training.steps"),
     (r"training\.num_warmup_steps", "training.lr_schedule.warmup"),
@@ -38,22 +38,22 @@ _FOLLOWS = re.compile(
 
 
 class Change(NamedTuple):
-    """Change of one value. `key`: its key in the recipe, or `contents` for the content of data files. `sentence`: the
-    change in words."""
+    """Difference in one value. `key`: its key in the recipe; `contents` stands for the content of data files.
+    `sentence`: the difference in words."""
 
     key: str
     sentence: str
 
 
 def changes(before: Plan, now: Plan) -> list[Change]:
-    """Return a Change for each value that differs between the plans `before` and `now`, with a sentence such as
-    "`training.optimizer.lr` was 0.1 and is 0.2". A change that all copies of a `repeat` have is returned once."""
+    """Return the differences between the plans `before` and `now`. A sentence is, for example, "`training.optimizer.lr`
+    was 0.1 and is 0.2". A difference that all copies of a `repeat` have is returned once."""
     was, found = _deciding_values(before, now)
     old, new = _values(before, was), _values(now, found)
     old_entries, new_entries = set(_entries(was)), set(_entries(found))
     came_or_went = old_entries ^ new_entries
     changed = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
-    # one sentence covers all keys below: another type has other fields
+    # one sentence for a changed type covers the keys below it: another type has other keys
     above = came_or_went | {key.removesuffix(".type") for key in changed if key.endswith(".type")}
     own = [key for key in changed if not _FOLLOWS.fullmatch(key) and (key.endswith(".type") or not _below(key, above))]
     own = [key for key in own if not _below(key, came_or_went)]
@@ -89,8 +89,10 @@ def _change(was: object, found: object) -> str:
 
 
 def _deciding_values(before: Plan, now: Plan) -> tuple[object, object]:
-    """Return the values of both plans that decide the numbers of a run. If the recipe was moved to another folder,
-    paths are made relative to the recipe's folder, so that the move is not a difference."""
+    """Return the values of each plan that decide the numbers of a run.
+
+    If the folder of the recipe differs, paths are given relative to it, so that moving a recipe is not a difference.
+    """
     homes = [os.path.dirname(plan.files[0].path) if plan.files else "" for plan in (before, now)]
     values = select_deciding(before), select_deciding(now)
     if homes[0] == homes[1] or not all(map(os.path.isabs, homes)):
@@ -108,8 +110,8 @@ def _relative_to(home: str, value: object, key: str = "") -> object:
 
 
 def _values(plan: Plan, of: object) -> dict[str, object]:
-    """Return {dotted path: value} for `of`, the deciding values of the plan. If the recipe gives the length of the run
-    in epochs, the number of epochs replaces the number of steps."""
+    """Return the values in `of`, the deciding values of the plan, as a dict from dotted path to value. If the recipe
+    gives the length of the run in epochs, the number of epochs replaces the number of steps."""
     found = dict(_leaves(of))
     if plan.training.num_epochs is not None:
         found["training.epochs"] = plan.training.num_epochs
@@ -118,8 +120,8 @@ def _values(plan: Plan, of: object) -> dict[str, object]:
 
 
 def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Yield (dotted path, value) for each value in nested dicts and lists. Items of a list are visited if they have
-    names, which become part of the path; a list without names is one value."""
+    """Yield (dotted path, value) for each value in nested dicts and lists. In a list whose items have names, a name
+    becomes part of the path. Any other list is one value."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(item, f"{path}.{key}" if path else str(key))
@@ -131,7 +133,7 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _entries(value: object, path: str = "") -> Iterator[str]:
-    """Yield the dotted paths of all list items with a name (nodes, fields, sets, losses, metrics, parameters) in nested
+    """Yield the dotted path of each list item that has a name (node, field, set, loss, metric, parameter), in nested
     dicts and lists. `path`: the path of `value` itself."""
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -157,7 +159,7 @@ def _recipe_key(path: str) -> str:
 
 
 def _format_value(value: object) -> str:
-    """Return a value as text in the recipe's spelling, shortened if it is long."""
+    """Return a value as text, spelt as in a recipe. A long text is cut."""
     if value is None:
         return "not set"
     if isinstance(value, float) and value.is_integer():

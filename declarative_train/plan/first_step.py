@@ -30,7 +30,8 @@ from declarative_train.recipe.recipe import Recipe
 def check_first_step(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], sample: Sample
 ) -> tuple[tuple[ParameterPlan, ...], list[Diagnostic]]:
-    """Return (the parameters, with `frozen` set for those that no loss depends on; the diagnostics of the step)."""
+    """Compute the first step on a few samples. Return the parameters, of which those that no loss depends on are now
+    frozen, and the diagnostics of the step."""
     rows = sample.pick_extremes(sorted(_fields_read(lowered)), ROWS, EXTREMES)
     taken = {name: torch.from_numpy(values) for name, values in rows.items() if values is not None}
     found = run_dry(
@@ -75,9 +76,11 @@ _ONE_SIDED = frozenset({"bce_with_logits", "cross_entropy", "kl_div"})
 
 
 def _check_sides(recipe: Recipe, lowered: Lowered, found: DryRunResult, trained: set[str]) -> Iterator[Diagnostic]:
-    """Warn about losses that also train their target, because the target depends on trained parameters. Losses that
-    compare all samples of a batch are left out: they train both sides by design. `trained`: names of the trained
-    parameters."""
+    """Warn about losses whose target depends on trained parameters, so that the loss trains its target too.
+
+    Losses that compare the samples of a batch with each other are left out, because they train both inputs by design.
+    `trained`: names of the trained parameters.
+    """
     for term in lowered.terms:
         mixes = getattr(term.component, "over", None) is not None
         if term.name not in found.sides or term.edges.target is None or mixes:
@@ -89,8 +92,8 @@ def _check_sides(recipe: Recipe, lowered: Lowered, found: DryRunResult, trained:
 
 
 def _stops(scope: Scope, wire: str) -> Iterator[Related]:
-    """Yield the places of the expressions that stop gradients on the way to `wire` (a value in `scope`), each with a
-    message."""
+    """Yield the place of each expression that stops gradients on the way to `wire`, a value in `scope`. Each place has
+    a message."""
     nodes = {node.name: node for node in scope.nodes}
     waiting, seen = [wire], set()
     while waiting:

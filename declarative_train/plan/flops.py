@@ -19,9 +19,12 @@ def plan_flops(
     recomputation: Recomputation,
     heads: Collection[str] = (),
 ) -> FlopsPlan:
-    """Return the operations of forward and backward for one sample, and of the recomputed part of the forward. `units`:
-    the paths of the model's blocks; `recomputation` decides which of them are recomputed. `heads`: nodes whose forward
-    is always recomputed, since their loss is computed in chunks."""
+    """Count the operations for one sample: of forward and backward, and of the part of the forward that is computed
+    again in the backward.
+
+    `units`: paths of the blocks of the model; `recomputation` decides which of them are computed again. `heads`: nodes
+    whose forward is always computed again, because their loss is computed in chunks.
+    """
     parameters = tuple(parameters)
     opened = open_blocks(graph, units)
     works, again = unit_works(opened, parameters), recomputation.units(units)
@@ -38,8 +41,8 @@ def plan_flops(
 
 
 def mean_flops(parts: Iterable[tuple[float, FlopsPlan]]) -> FlopsPlan:
-    """Return the average operations per sample if samples have several lengths. `parts`: (share of the samples with a
-    length, operations for one of them)."""
+    """Return the mean operations per sample. `parts`: for each length of the samples, (share of the samples, operations
+    for one of them)."""
     pairs = list(parts)
     if len(pairs) == 1:
         return pairs[0][1]
@@ -52,8 +55,8 @@ def mean_flops(parts: Iterable[tuple[float, FlopsPlan]]) -> FlopsPlan:
 
 
 def unit_works(opened: Graph, parameters: Iterable[ParameterPlan]) -> dict[str, tuple[Work, ...]]:
-    """Return {node: operations of each layer and expression in it}. `opened`: the model's graph after `open_blocks`, so
-    that each unit (a block that is sharded, recomputed and compiled as a whole) is one node."""
+    """Return a dict from each node to the operations of the layers and expressions in it. `opened`: the graph of the
+    model after `open_blocks`, in which each unit is one node."""
     parameters = tuple(parameters)
     shapes = {item.name: item.shape for item in parameters}
     return work_of(opened, shapes, frozenset(item.name for item in parameters if item.frozen))

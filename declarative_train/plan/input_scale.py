@@ -1,7 +1,8 @@
-"""Checks of the scale of inputs and targets. Initial weights are made for values with mean 0 and deviation 1.
+"""Checks of the scale of inputs and targets. Initial weights are made for values with mean 0 and standard deviation 1.
 
-A field is checked if a layer with weights reads its values unchanged: reshaped or concatenated at most, but not
-normalised, scaled or otherwise computed."""
+A field is checked only if a layer with weights reads its values as they are, or reshaped or concatenated. Values that
+were scaled, normalised or otherwise computed are not checked.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +47,14 @@ _WEIGHING = frozenset({"bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose
                        "conv_transpose3d", "gru", "linear", "lstm", "patch_embedding", "rnn"})  # fmt: skip
 _SHAPED = (VIEWS - {INDEX}) | {"float"}
 _SAME = _SHAPED | {"concat", "stack"}
-_ROWS = 2048  # inspected
-_LARGE, _LARGE_TARGETS = 30.0, 1e4  # root mean squares; start values are made for inputs of about 1
-_APART = 1000.0  # of one column to another
+_ROWS = 2048  # rows that are examined
+# root mean squares from which there is a warning; initial weights are made for values of about 1
+_LARGE, _LARGE_TARGETS = 30.0, 1e4
+_APART = 1000.0  # ratio of the sizes of two columns from which there is a warning
 _OF_PICTURES = frozenset({"conv2d", "patch_embedding"})
 _CHANNELS = (1, 3, 4)
-_LEAST_SIDE = 16  # of a picture that is not square
-_LEAST_IDS = 100  # rows from which consecutive numbers are an id under any column name
+_LEAST_SIDE = 16  # shortest side of an image that is not square
+_LEAST_IDS = 100  # with at least so many rows, consecutive numbers are an id under any column name
 _ID = re.compile(r"(?i)(|unnamed:? ?\d*|(.*[_ .-])?(id|idx|index|uuid|key|rownum|row_?(id|no|number|index)))")
 _DISTANCES = frozenset({"huber", "l1", "mse", "smooth_l1"})
 _REACH = {
@@ -61,11 +63,11 @@ _REACH = {
     **dict.fromkeys(("cos", "sin", "softsign", "tanh"), (-1.0, 1.0)),
     "relu6": (0.0, 6.0),
 }
-_OUT_OF_REACH, _SLACK = 0.02, 1e-6  # share of the values; rounding
+_OUT_OF_REACH, _SLACK = 0.02, 1e-6  # share of targets out of reach that is reported; tolerance for rounding
 
 
 def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagnostic]:
-    """Warn about inputs and targets that are not scaled as networks need it, and about columns that only number the
+    """Warn about inputs and targets whose scale does not suit a network, and about columns that only number the
     rows."""
     fields = {field.name: field for field in data.fields}
     read: dict[str, list[LayerNode]] = {}
@@ -83,8 +85,11 @@ def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagn
 
 
 def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, list[LayerNode]]) -> None:
-    """Follow the fields through a scope (the model or a block). Add to `wires` the fields that each wire carries
-    unchanged, and to `read` the layers with weights that read each field."""
+    """Follow the fields through the nodes of `scope` (the model or a block). A wire is a value between nodes.
+
+    Add to `wires`, for each wire that carries values of fields unchanged, the names of these fields. Add to `read`, for
+    each field, the layers with weights that read it.
+    """
     for node in scope.nodes:
         arriving = {port: wires[wire] for port, wire in node.inputs.items() if wire in wires}
         if not arriving:
@@ -102,9 +107,12 @@ def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, lis
 
 
 def _find_pictures(scope: Scope, untouched: Mapping[Wire, tuple[str, Span | None]]) -> Iterator[tuple[str, Span]]:
-    """Yield (field, place in the recipe) for each field that a layer for images reads unchanged. The place is the first
-    node that reads the field; for a layer inside a block, that of the block. `untouched`: {wire that carries a field
-    unchanged: (field, place found in an outer scope, else None)}."""
+    """Yield (field, place in the recipe) for each field that a layer for images reads unchanged. The place is that of
+    the layer or, for a layer inside a block, of the block.
+
+    `untouched`: dict from each wire that carries a field unchanged to (field, place of the block that contains `scope`;
+    None for the model itself).
+    """
     seen = set[str]()
     for node in scope.nodes:
         for port, wire in node.inputs.items():
@@ -141,8 +149,7 @@ def _check_field(
 
 
 def _check_paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample) -> Iterator[Diagnostic]:
-    """Warn about text encoders that read padded texts without a mask, and so compute with the padding as if it were
-    text."""
+    """Warn about text encoders that read padded texts without a mask, so that they treat the padding as text."""
     texts: dict[Wire, str] = {name: name for name in scope.inputs if name in fields and _is_text(fields[name])}
     for node in scope.nodes:
         arriving = [texts[wire] for wire in node.inputs.values() if wire in texts]
@@ -162,8 +169,8 @@ def _check_paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample)
 
 
 class _Encoder(NamedTuple):
-    """Layer or block that encodes texts. `kind`: the name of its model. `ports`: its inputs for token ids; a message
-    suggests the last of them. `mask`: its input for the mask of the padding."""
+    """Layer or block that encodes texts. `kind`: name of its model. `ports`: inputs for token ids, the last of which is
+    suggested in messages. `mask`: input for the mask of the padding."""
 
     kind: str
     ports: tuple[str, ...]
@@ -189,9 +196,9 @@ def _is_padded(field: FieldSpec, rows: Sample) -> bool:
 
 
 def _is_channels_last(shape: tuple[int, ...]) -> bool:
-    """Return whether a shape is probably that of an image as (height, width, channels): the first two sizes are equal,
-    or there are several channels and neither side is longer than four times the other. (64, 10, 1) is not: it may be 64
-    channels."""
+    """Return whether a shape is probably that of an image as (height, width, channels). It has 1, 3 or 4 channels and
+    equal sides; with several channels, the sides may also differ, up to a factor of 4. A shape such as (64, 10, 1) is
+    not taken for an image: it may have 64 channels."""
     if len(shape) != 3 or shape[2] not in _CHANNELS or min(shape[:2]) <= shape[2]:
         return False
     return shape[0] == shape[1] or (shape[2] > 1 and min(shape[:2]) >= _LEAST_SIDE and max(shape) <= 4 * min(shape[:2]))
@@ -223,8 +230,11 @@ def _as_in_the_file(field: FieldSpec, values: np.ndarray) -> np.ndarray:
 
 
 def _is_row_index(name: str, values: np.ndarray) -> bool:
-    """Return whether a column numbers the rows: its values are increasing whole numbers without large gaps (rows of
-    other sets may be missing), or of any size if its name is that of an id."""
+    """Return whether a column only numbers the rows: its values are whole numbers that increase from row to row.
+
+    If the name of the column is not that of an id, there must be many rows, and at most half of the numbers may be
+    missing (rows of other sets).
+    """
     whole = np.rint(values)
     if len(whole) < 3 or np.abs(values - whole).max() > 0.01 or (np.diff(whole) < 1).any():
         return False
@@ -278,8 +288,8 @@ def _check_relative_errors(
 
 
 def _is_from_layer(scope: Scope, wire: Wire) -> bool:
-    """Return whether a wire carries the output of a layer with weights, at most reshaped. Other expressions on the way
-    could convert it to the unit of the target."""
+    """Return whether a wire carries the output of a layer with weights, at most reshaped. An expression on the way
+    could convert the output to the unit of the target."""
     name, _, output = wire.partition(":")
     node = next((node for node in scope.nodes if node.name == name), None)
     if isinstance(node, BlockNode):

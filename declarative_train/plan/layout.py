@@ -13,8 +13,8 @@ from declarative_train.graph.cuts import Cuts
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """Rank of a run. `device`: the index of its device on its node. `coordinates`: its index along each axis of the
-    mesh. `stages`: the pipeline stages that it computes."""
+    """Rank of a run. `local_rank`: its number on its node. `device`: index of its device on the node. `coordinates`:
+    its index along each axis of the mesh. `stages`: the pipeline stages that it computes."""
 
     rank: int
     node: int
@@ -26,7 +26,7 @@ class RankPlan:
 
 @dataclass(frozen=True, slots=True)
 class WireBytes:
-    """Bytes per sample that are sent between two neighbouring stages of a pipeline: `forward` to the next stage,
+    """Bytes per sample that two neighbouring stages of a pipeline send to each other: `forward` to the next stage,
     `backward` (gradients) to the previous one."""
 
     forward: int
@@ -35,10 +35,11 @@ class WireBytes:
 
 @dataclass(frozen=True, slots=True)
 class SharedParameter:
-    """Parameter that several pipeline stages use, because it is tied or one stage calls a node of another.
+    """Parameter that several pipeline stages use, because it is tied, or because one stage calls a node of another.
 
-    Each of the `stages` has a copy. Gradients are summed over the copies before anything else is done with them; norms
-    count only the copy of the first stage."""
+    Each of the `stages` has a copy. Gradients are summed over the copies before they are used. A norm of gradients
+    counts only the copy of the first stage.
+    """
 
     name: str
     stages: tuple[int, ...]
@@ -48,18 +49,19 @@ class SharedParameter:
 class PipelinePlan:
     """Stages and schedule of a pipeline.
 
-    `stages[i]`: the paths of the nodes of stage i. `wires[i]`: the names of the values that stage i sends to stage i +
-    1. The graphs of the stages are made from `stages` by `graph.partition.stage_graphs(open_blocks(plan.graph,
-    layout.units), stages)`.
-
-    `schedule`: its name in the recipe (`1f1b`). `num_microbatches`: microbatches per optimizer step, with those of all
-    accumulation steps. `grid[rank][time]`: an action ("0F1": stage 0, forward of microbatch 1), or "" if the rank is
-    idle. `last_stage_rank`: the pipeline coordinate of the rank that computes the loss (0 in the V schedules).
-
-    `rank_stages`: the stages of each rank, by pipeline coordinate. `num_parameters`: elements of each stage's
-    parameters. `wire_elements`, `wire_dtypes`, `wire_bytes`: elements, dtypes and bytes per sample of `wires`.
-    `output_shapes[level][i]`: the shapes of a sample's outputs of stage i on a rank, in steps of a length bucket;
-    without buckets there is one level."""
+    schedule           its name in the recipe (`1f1b`)
+    num_microbatches   microbatches per optimizer step; those of all accumulation steps are included
+    stages[i]          paths of the nodes of stage i. The graphs of the stages are made from these by
+                       `graph.partition.stage_graphs(open_blocks(plan.graph, layout.units), stages)`
+    wires[i]           names of the values that stage i sends to stage i + 1
+    wire_elements, wire_dtypes, wire_bytes   elements, dtypes and bytes per sample of these values
+    grid[rank][time]   action ("0F1": stage 0, forward of microbatch 1), or "" if the rank is idle
+    last_stage_rank    pipeline coordinate of the rank that computes the loss (0 in the V schedules)
+    rank_stages        stages of each rank, by pipeline coordinate
+    num_parameters     number of elements of the parameters of each stage
+    output_shapes[level][i]   shapes of a sample's outputs of stage i on a rank, in steps of a length bucket; without
+                              buckets there is one level
+    """
 
     schedule: str
     num_stages: int
@@ -79,14 +81,15 @@ class PipelinePlan:
 
 @dataclass(frozen=True, slots=True)
 class ShardingPlan:
-    """Groups of parameters that fsdp gathers together. The groups are: each unit (a block); the nodes `first`, before
-    all units; the nodes `last`, after all units; and all other parameters. `shared`: nodes in the last group that are
-    used in several places.
+    """Groups of parameters that fsdp gathers together: one for each unit (a block), one for the nodes `first` before
+    all units, one for the nodes `last` after all units, and one for all other parameters. `shared`: nodes in the last
+    of these groups that are used in several places.
 
-    `reshard`: what happens to gathered parameters after the forward. True: they are freed until the backward; False:
-    they are kept; a number: each is kept as shards over that many neighbouring ranks. The groups `last` and "all
-    others" are always kept. `keeps_gradients`: each rank sums whole gradients over the microbatches of a step and
-    reduces them once; otherwise they are reduced after each microbatch."""
+    `reshard`: treatment of gathered parameters after the forward. True: they are freed until the backward. False: they
+    stay gathered. A number: they stay as shards over that many neighbouring ranks. The last two groups always stay
+    gathered. `keeps_gradients`: each rank sums whole gradients over the microbatches of a step, and they are reduced
+    once; otherwise they are reduced after each microbatch.
+    """
 
     reshard: bool | int = True
     keeps_gradients: bool = True
@@ -97,9 +100,11 @@ class ShardingPlan:
 
 @dataclass(frozen=True, slots=True)
 class ContextPlan:
-    """Division of sequences over the ranks of the axis `context`. `length`: positions of a whole sequence (with length
-    buckets: of the longest one). `names`: the tensors of the batch that are divided, so that each rank has the
-    positions that it computes. `keys`: how attention gets the keys of the other ranks, by one gather or around a ring.
+    """Division of sequences over the ranks of the axis `context`.
+
+    `length`: positions of a whole sequence, or of the longest one with length buckets. `names`: tensors of the batch
+    that are divided, so that each rank has the positions that it computes. `keys`: how attention gets the keys of the
+    other ranks: all at once (`gathered`), or from rank to rank around a ring.
     """
 
     length: int
@@ -111,13 +116,15 @@ class ContextPlan:
 class LayoutPlan:
     """Ranks and devices of a run.
 
-    `mode`: the recipe's word for the parallelism, for display only; code reads the axes of `mesh`. `device`: cuda, cpu,
-    mps, or auto, which becomes cuda at run time if there are enough GPUs. `units`: the paths of the blocks that are
-    sharded, recomputed and compiled as a whole. `rank_devices`: the device index of each rank of a node, the same on
-    every node. `num_copies`: the number of model copies in the single process of mode dp, and `devices`: their device
-    indices; in other modes 1 and (). `min_nodes`: the run waits for at least this many nodes; with fewer than
-    `num_nodes`, the recipe is compiled again for their number. `max_restarts`: the maximum number of restarts in a row
-    without a new checkpoint; each new checkpoint resets the count to 0.
+    mode           the recipe's word for the parallelism, for display only; code reads the axes of `mesh`
+    device         cuda, cpu, mps, or auto, which becomes cuda at run time if there are enough GPUs
+    units          paths of the blocks that are sharded, recomputed and compiled as a whole
+    rank_devices   device index of each rank of a node, the same on every node
+    num_copies     number of model copies in the single process of mode dp; 1 in other modes
+    devices        their device indices; () in other modes
+    min_nodes      the run waits for at least this many nodes; if fewer than `num_nodes` come, the recipe is compiled
+                   again for them
+    max_restarts   maximum number of restarts in a row without a new checkpoint
     """
 
     mode: Literal["single", "dp", "ddp", "fsdp", "pipeline", "expert", "context", "tensor"]
@@ -142,7 +149,8 @@ class LayoutPlan:
         return RankTable(self)
 
     def size(self, *axes: Axis) -> int:
-        """Return the product of the sizes of the given axes; an axis that the mesh does not have counts as 1."""
+        """Return the product of the sizes of these axes of the mesh. An axis that the mesh does not have counts as
+        1."""
         return size_of(self.mesh, *axes)
 
     def has(self, axis: Axis) -> bool:
@@ -150,9 +158,11 @@ class LayoutPlan:
         return any(each.name == axis for each in self.mesh)
 
     def shape_on_rank(self, shape: tuple[int, ...], longest: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Return the shape that each rank has of a sample's tensor with the given `shape`. With the axis `context`, the
-        first dimension is divided by the axis if its size is the length of a sequence; otherwise `shape` is returned.
-        `longest`: the shape of the same tensor in the longest length bucket; None: `shape` itself."""
+        """Return the shape that a tensor of one sample has on each rank. `shape`: its shape without a layout.
+
+        With the axis `context`, the first dimension is divided if it is the positions of a sequence. `longest`: the
+        shape of the same tensor in the longest length bucket, which shows this; None: `shape` itself.
+        """
         if self.context is None or (shape if longest is None else longest)[:1] != (self.context.length,):
             return shape
         return (shape[0] // self.size("context"), *shape[1:])
@@ -176,8 +186,8 @@ class LayoutPlan:
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of parts into which a batch is split. Each part is computed by different ranks, or in mode dp by a
-        model copy."""
+        """Number of parts into which a batch is split. Each part has its own ranks or, in mode dp, its own model
+        copy."""
         return self.size(*DATA_AXES) * self.num_copies
 
     @property
@@ -186,8 +196,8 @@ class LayoutPlan:
 
     @property
     def place_word(self) -> str:
-        """Noun for one participant of the layout in messages: "device" in mode dp, "process" without a mesh, otherwise
-        "rank"."""
+        """Noun for one participant of the layout, for messages: "device" in mode dp, "process" without a mesh,
+        otherwise "rank"."""
         if self.scatters:
             return "device"
         return "rank" if self.mesh else "process"
@@ -195,8 +205,8 @@ class LayoutPlan:
 
 @dataclass(frozen=True, slots=True)
 class RankTable(Sequence[RankPlan]):
-    """Ranks of a layout as a sequence. Each RankPlan is computed from the mesh when it is read, so that a plan for
-    thousands of ranks stays small."""
+    """Ranks of a layout as a sequence. A RankPlan is computed when it is read, so that a plan for thousands of ranks
+    stays small."""
 
     layout: LayoutPlan
 

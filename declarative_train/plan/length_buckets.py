@@ -25,9 +25,11 @@ from declarative_train.recipe.recipe import Recipe
 def lower_buckets(
     recipe: Recipe, lowered: Lowered, data: DataSpec
 ) -> tuple[tuple[tuple[float, Lowered], ...], list[Diagnostic]]:
-    """Return ((share of the training samples, lowered recipe at the bucket's length) for each length bucket, the
-    shortest first; diagnostics). Without buckets there is one item, with `lowered` itself; there is none after an
-    error."""
+    """Return the graph of the model for each length bucket, the shortest first, and diagnostics.
+
+    Each item is (share of the training samples, lowered recipe at the length of the bucket). Without buckets, the only
+    item has `lowered` itself. After an error, there are no items.
+    """
     shares = bucket_shares(data)
     if not shares:
         return ((1.0, lowered),), []
@@ -52,8 +54,8 @@ def check_layout(
     data: DataSpec,
     shorter: Sequence[Lowered],
 ) -> Iterator[Diagnostic]:
-    """Yield an error for the first length bucket whose positions do not divide over the ranks as those of the longest
-    bucket do. `shorter`: the lowered recipe at the length of each bucket except the longest."""
+    """Yield an error for the first length bucket whose positions cannot be divided over the ranks like those of the
+    longest bucket. `shorter`: the lowered recipe for each bucket except the longest."""
     tokens = {} if layout.cuts is None else layout.cuts.tokens
     for (length, _), lowered in zip(bucket_shares(data), shorter, strict=False):
         if layout.context is not None:
@@ -71,7 +73,7 @@ def check_layout(
 
 def with_output_shapes(layout: LayoutPlan, terms: Sequence[TermPlan], by_length: Sequence[Lowered]) -> LayoutPlan:
     """Return the layout with `PipelinePlan.output_shapes` filled in. `terms`: the losses; those with `chunks` are
-    computed inside the last stage. `by_length`: the lowered recipe at the length of each bucket, the longest last."""
+    computed inside the last stage. `by_length`: the lowered recipe for each bucket, the longest last."""
     pipeline, found = layout.pipeline, []
     if pipeline is None:
         return layout
@@ -102,7 +104,7 @@ def _check_means(recipe: Recipe, longest: Lowered, shortest: Lowered) -> Iterato
 
 
 def _counts_positions(each: Term | Measure, longest: Lowered, shortest: Lowered) -> bool:
-    """Return whether a loss or metric without a mask depends on the number of positions: its input has different shapes
-    in the `longest` and the `shortest` bucket."""
+    """Return whether a loss or metric is computed over all positions, padding included: it has no mask, and the shape
+    of its input differs between the `longest` and the `shortest` bucket."""
     name = each.edges.input
     return each.edges.mask is None and longest.specs[name].shape != shortest.specs[name].shape

@@ -1,4 +1,4 @@
-"""Division of layers over the ranks of the axes `tensor` and `expert`, as far as the recipe and objective allow it."""
+"""Division of layers over the ranks of the axes `tensor` and `expert`, where the recipe and the objective allow it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from declarative_train.plan.plan import ParameterPlan
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Axes
 
-FEWEST_CLASSES = 41  # predictions of fewer classes are shown in TensorBoard, and take no memory
+FEWEST_CLASSES = 41  # scores of fewer classes are not divided: they take little memory, and TensorBoard shows them
 
 
 def divide_model(
     layout: LayoutPlan, recipe: Recipe, lowered: Lowered, parameters: Sequence[ParameterPlan]
 ) -> tuple[LayoutPlan, list[Diagnostic]]:
-    """Return (layout, diagnostics). If the layout has a `tensor` or `expert` axis, its `cuts` are filled in: the
-    division of each parameter."""
+    """Divide the parameters over the axes `tensor` and `expert`. Return the layout with its `cuts` filled in, and
+    diagnostics. A layout without these axes is returned unchanged."""
     layout, diagnostics = _divide_layers(layout, recipe, lowered, parameters)
     if not layout.has("expert"):
         return layout, diagnostics
@@ -78,8 +78,8 @@ def _divide_layers(
 
 
 def _library_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
-    """Yield the paths of the nodes that are models of libraries, also inside blocks. `prefix`: path of the block that
-    contains `graph`, with a dot at the end."""
+    """Yield the paths of the nodes that are models of libraries (transformers, timm), also of those inside blocks.
+    `prefix`: path of the block that contains `graph`, with a dot at the end; "" for the model itself."""
     for node in graph.nodes:
         if node.graph is not None:
             yield from _library_nodes(node.graph, f"{prefix}{node.name}.")
@@ -88,9 +88,12 @@ def _library_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
 
 
 def _heads(lowered: Lowered) -> dict[str, HeadKind]:
-    """Return {output of the model: how the linear layer that computes it may be divided}, for outputs that a loss reads
-    as scores of many classes. `vocabulary`: each rank keeps the scores of its classes, since the only reader is a loss
-    that can be summed over such parts. `gathered`: all scores are gathered on each rank."""
+    """Find the outputs of the model that losses read as scores of many classes. Return a dict from output to how the
+    linear layer that computes it may be divided.
+
+    `vocabulary`: each rank computes the scores of its own classes; only one loss reads them, and this loss can be
+    computed in such parts. `gathered`: all scores are gathered on each rank.
+    """
     found: dict[str, HeadKind] = {}
     losses = [term for term in lowered.terms if term.edges.input in lowered.graph.outputs]
     measured = {measure.edges.input for measure in lowered.measures}

@@ -1,4 +1,5 @@
-"""Models of libraries in a pipeline: each is replaced by a graph of its layers, between which stages can be cut."""
+"""Models of libraries (transformers, timm) in a pipeline: each is replaced by a graph of its parts (such as layers), so
+that stages can be cut between them."""
 
 from __future__ import annotations
 
@@ -24,9 +25,13 @@ if TYPE_CHECKING:
 def split_models(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...]
 ) -> tuple[Lowered, tuple[ParameterPlan, ...], list[Diagnostic]]:
-    """Return (lowered recipe, parameters, diagnostics). In a pipeline, each node that is a library's model gets its
-    `model_parts` if the model can be cut; a diagnostic says why a model cannot be cut and stays in one stage.
-    Parameters that several parts of a model share are added as tied parameters."""
+    """Split the library models in a pipeline into parts. Return the lowered recipe and the parameters, changed by this,
+    and diagnostics.
+
+    The node of such a model gets its graph of parts, `model_parts`. A model that cannot be split stays in one stage; a
+    diagnostic gives the reason. A parameter that several parts share is added as a tied parameter of each further part.
+    Without a pipeline, nothing is changed.
+    """
     mode = recipe.mode
     if not isinstance(mode, Axes) or mode.pipeline is None:
         return lowered, parameters, []
@@ -58,7 +63,8 @@ def join_models(plan: Plan) -> Plan:
 
 
 def _join(graph: Graph, prefix: str, paths: list[str]) -> Graph:
-    """Return the graph without `model_parts`. The paths of the nodes that had some are added to `paths`."""
+    """Return the graph without `model_parts`. Add to `paths` the paths of the nodes that had some. `prefix`: path of
+    the block that contains `graph`, with a dot at the end."""
     nodes = []
     for node in graph.nodes:
         if node.model_parts is not None:
@@ -69,9 +75,12 @@ def _join(graph: Graph, prefix: str, paths: list[str]) -> Graph:
 
 
 class _Splitter:
-    """Splitting of the library models in a graph. `divided`: the axis that already divides their layers (tensor or
-    expert), None if there is none. `reasons`: {path of a model that stays in one stage: why}. `ties`: {parameter of a
-    part: path of the parameter that it shares}."""
+    """Splitting of the library models in a graph.
+
+    `divided`: the axis (tensor or expert) that already divides the layers of the models, so that they cannot be split;
+    None if there is none. `reasons`: dict from the path of each model that stays in one stage to the reason. `ties`:
+    dict from a parameter of a part to the parameter that it shares, by path.
+    """
 
     def __init__(self, plugins: Sequence[str], divided: str | None) -> None:
         self._plugins, self._divided = plugins, divided
@@ -79,7 +88,7 @@ class _Splitter:
         self.ties: dict[str, str] = {}
 
     def split(self, graph: Graph, prefix: str) -> Graph:
-        """Return the graph with `model_parts` in its library models. `prefix`: path of the block that contains `graph`,
+        """Return the graph with its library models split into parts. `prefix`: path of the block that contains `graph`,
         with a dot at the end."""
         called, known = {node.target for node in graph.nodes if node.kind == "reuse"}, graph.specs()
         nodes = []
@@ -108,9 +117,11 @@ class _Splitter:
 
 
 def _chain(node: Node, inputs: Mapping[str, TensorSpec], parts: Mapping[str, TensorSpec]) -> Graph:
-    """Return a graph with one node for each part of a library's model, in a chain: each part reads the output of the
-    previous one, the first part the model's first input, and all parts the model's other inputs. `parts`: {path of a
-    part: its output}."""
+    """Return a graph with one node for each part of a library's model.
+
+    The first part reads the first input of the model, each further part the output of the previous one. All parts also
+    read the other inputs of the model. `parts`: dict from the path of a part to its output.
+    """
     first, *others = node.inputs
     (output,) = node.outputs
     edge, nodes = first, []

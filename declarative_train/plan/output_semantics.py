@@ -45,13 +45,18 @@ _SAME_VALUES = VIEWS | {"float", "int"}
 class Meaning:
     """Meaning of one output of the model.
 
-    term the name of the loss that defines it output the output's name, as accepted by `prune` target the batch entry
-    that the loss compares the output with; None for a loss without a target field the field of the target's values, if
-    they are only reordered or reshaped; None if they are computed classes the class names, if `kind` is `class`, or if
-    it is `yes_no` and the target has two named classes class_axis for the kind `class`: the dimension of the output
-    (without the batch) that holds the scores columns the columns of the table in one row of the target, if each element
-    has its own column unit for numbers: the conversion to the values in the columns items the shape of the answers for
-    one sample: () for one answer ignored for the kind `class`: the target value that does not count (`ignore_index`)"""
+    term         name of the loss that defines it
+    output       name of the output, as accepted by `prune`
+    target       batch entry that the loss compares the output with
+    field        field that the values of the target come from, if they are only reordered or reshaped; else None
+    classes      names of the classes, if `kind` is `class`, or if it is `yes_no` and the target has two named classes
+    class_axis   for the kind `class`: dimension of the output of one sample that holds the scores
+    columns      columns of the table in one row of the target; except for the kind `class`, only if each element of
+                 the output has its own column
+    unit         for numbers: conversion to the values in the columns
+    items        shape of the answers for one sample: () for one answer
+    ignored      for the kind `class`: target value that does not count (`ignore_index`)
+    """
 
     term: str
     kind: Kind
@@ -68,14 +73,14 @@ class Meaning:
 
     @property
     def name(self) -> str:
-        """Name of the output in texts for users: the target's column if it is a single one, else its field, else the
+        """Name of the output, for users: the column of the target if there is only one, else its field, else the
         loss."""
         return self.columns[0] if len(self.columns) == 1 else self.field or self.term
 
 
 def meanings(plan: Plan) -> tuple[Meaning, ...]:
-    """Return the Meaning of each output for which a loss defines one, in the order of the losses. If two losses compare
-    an output with the same target, the first one decides."""
+    """Return the meaning of each output that a loss gives a meaning to, in the order of the losses. If two losses
+    compare an output with the same target, the first one decides."""
     graph = whole_graph(plan)
     found: dict[tuple[str, str | None], Meaning] = {}
     for term in plan.objective.terms:
@@ -123,8 +128,8 @@ def _spec(graph: Graph, name: str) -> TensorSpec:
 
 
 def _field_of(graph: Graph, name: str) -> tuple[str | None, bool]:
-    """Return (field, whether its values were moved or cut out) for the batch entry `name`; (None, False) unless the
-    entry is computed from exactly one field."""
+    """Return the field that a batch entry is computed from, and whether its values were moved or cut out. Return (None,
+    False) if the entry is computed from several fields, or its values are not those of a field."""
     found = _read(graph, graph.outputs.get(name, name))
     return found if found is not None else (None, False)
 
@@ -143,8 +148,8 @@ def _read(graph: Graph, edge: Edge) -> tuple[str, bool] | None:
 
 
 def _single_reference(term: Term) -> str | None:
-    """Return the name of the tensor of which an expression is a reshaped or permuted copy, or the tensor itself; None
-    if the expression computes anything else."""
+    """Return the name of the only tensor in an expression that reshapes, permutes or indexes it, or converts its dtype.
+    Return None for any other expression."""
     if isinstance(term, Reference):
         return term.text
     if isinstance(term, Operation) and term.name in _SAME_VALUES and len(term.operands) == 1:
@@ -153,7 +158,7 @@ def _single_reference(term: Term) -> str | None:
 
 
 def _in_place(term: Term) -> bool:
-    """Return whether an expression returns the elements of one tensor in their order. The dtype may change, and
+    """Return whether an expression returns the elements of its tensor in the same order. Its dtype may differ, and
     dimensions may be added, removed or flattened."""
     kept = {"float", "int", "pos", "squeeze", "unsqueeze", "flatten"}
     return isinstance(term, Reference) or (
@@ -171,17 +176,19 @@ def _classes(plan: Plan, field: FieldSpec | None, size: int) -> tuple[str, ...]:
 
 
 def classes_of(plan: Plan, field: FieldSpec) -> tuple[str, ...] | None:
-    """Return the names of a category field's classes, by class number; None for other fields. For a field of several
-    columns, these are the classes of the first column."""
+    """Return the names of the classes of a category field, by class number; None for other fields. If the field has
+    several columns, they are the classes of the first one."""
     promises = plan.data.source.get("type") in ("synthetic", "text")
     return _class_names(field, is_bool=not promises)
 
 
 def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
-    """Return the names of a field's classes, by class number; None for a field without classes.
+    """Return the names of the classes of a field, by class number; None for a field without classes.
 
-    With a vocabulary, the names are its words or numbers, and "unknown" for all other values; without one, they are the
-    class numbers. `is_bool`: two classes without a vocabulary and `num_classes` are named "false" and "true"."""
+    The names are the words or numbers of the field's vocabulary, and "unknown" for all other values. Without a
+    vocabulary, they are the class numbers. `is_bool`: two classes without a vocabulary and without `num_classes` come
+    from a column of booleans, and are named "false" and "true".
+    """
     size = field.tensor.shape[-1] if field.component.get("one_hot") else field.tensor.num_values
     if field.component.get("type") != "category" or size is None:
         return None
@@ -199,7 +206,7 @@ def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
 
 
 def _parts(field: FieldSpec | None, size: int) -> tuple[str, ...]:
-    """Return the names of `size` classes of a target that has one value for each class: the names of the field's
+    """Return the names of `size` classes, if the target has one value for each class. They are the names of the field's
     columns if there are as many columns, otherwise the numbers from 0."""
     return field.columns if field is not None and len(field.columns) == size else _numbers(size)
 

@@ -1,4 +1,4 @@
-"""Parameters of a plan: names and shapes come from the graph, settings from `model.parameters`."""
+"""Parameters of a plan. Their names and shapes come from the graph, their settings from `model.parameters`."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ from declarative_train.recipe.sections.parameters import ParameterSettings
 Shapes = Mapping[str, tuple[int, ...]]
 
 EMBEDDINGS = frozenset({"embedding", "embedding_bag", "embeddings"})
-MANY_OUTPUTS = 4096  # of a layer from which on the time of its products is noticed
-LARGE_LOGITS = 2.0  # of a tied head at the start; usual start values give 0 to 1
+MANY_OUTPUTS = 4096  # with at least so many outputs, the time of a layer's products is noticed
+# standard deviation of the scores of a tied output layer at the start; usual initial values give 0 to 1
+LARGE_LOGITS = 2.0
 
 
 def plan_parameters(recipe: Recipe, lowered: Lowered) -> tuple[tuple[ParameterPlan, ...] | None, list[Diagnostic]]:
-    """Return (a ParameterPlan for each parameter, in the order of the graph; diagnostics). The first is None after an
-    error."""
+    """Return a ParameterPlan for each parameter, in the order of the graph, and diagnostics. The plans are None after
+    an error."""
     graph, shapes, maps, tables = lowered.graph, lowered.parameters, lowered.maps, lowered.tables
     rules = recipe.model.rules
     diagnostics = list(check_rules(rules, shapes))
@@ -74,7 +75,7 @@ def plan_parameters(recipe: Recipe, lowered: Lowered) -> tuple[tuple[ParameterPl
 
 
 def rule_span(recipe: Recipe, name: str, key: str) -> Span:
-    """Return the place of the value `key` in the recipe's rule that sets it for the parameter `name`."""
+    """Return the place of the rule in the recipe that sets `key` for the parameter `name`."""
     return _span(recipe.model.rules, name, key)
 
 
@@ -115,8 +116,9 @@ def _data(component: Component | None) -> dict[str, object] | None:
 def _sources(
     rules: Sequence[ParameterRule], settings: Mapping[str, ParameterSettings], shapes: Shapes
 ) -> tuple[dict[str, str], list[Diagnostic]]:
-    """Return ({tied parameter: parameter whose values it shares}, errors for ties that do not fit). In a chain of ties,
-    all parameters share the values of the last one. `rules` are used for the places of errors."""
+    """Return a dict from each tied parameter to the parameter whose values it shares, and errors for ties that do not
+    fit. In a chain of ties, all parameters share the values of the last one. `rules`: the rules with the ties, which
+    give the places of errors."""
     ties = {name: found.tie for name, found in settings.items() if found.tie is not None}
     sources: dict[str, str] = {}
     diagnostics: list[Diagnostic] = []
@@ -136,9 +138,11 @@ def _sources(
 def _apply_ties(
     plans: Iterable[ParameterPlan], sources: Mapping[str, str], graph: Graph, plugins: Sequence[str]
 ) -> list[ParameterPlan]:
-    """Return the plans with ties applied. `sources`: the result of `_sources`. Among the parameters that share values,
-    the first in the order of the graph becomes the owner of the tensor and gets the settings of their source; `tie` of
-    the others names the owner."""
+    """Return the plans with ties applied. `sources`: dict from each tied parameter to its source.
+
+    Of the parameters that share values, the first one in the order of the graph owns the tensor, and gets the settings
+    of the source. The others name it in `tie`.
+    """
     order = {plan.name: plan for plan in plans}
     position = {name: at for at, name in enumerate(order)}
     for source in set(sources.values()):
@@ -165,8 +169,8 @@ def _types(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _type_of(name: str, types: Mapping[str, str]) -> str:
-    """Return the component type of the layer that contains the parameter `name`. `types`: {path of a layer: its
-    type}."""
+    """Return the component type of the layer that contains the parameter `name`; "" if it is not known. `types`: dict
+    from the path of a layer to its type."""
     return types.get(name.rpartition(".")[0], "")
 
 
@@ -178,9 +182,12 @@ def _check_tied_starts(
     graph: Graph,
     types: Mapping[str, str],
 ) -> Iterator[Diagnostic]:
-    """Warn about an output layer that is tied to an embedding and starts with the embedding's initial values, which are
-    too large for an output layer. Weights from a file are not checked. `sources`: the result of `_sources`. `types`:
-    {path of a layer: its type}."""
+    """Warn about an output layer that is tied to an embedding, if the embedding's initial values are too large for an
+    output layer.
+
+    Parameters that `model.weights` fills are not checked. `sources`: dict from each tied parameter to its source.
+    `types`: dict from the path of a layer to its type.
+    """
     filled = [weights.node for weights in recipe.model.weights]
     for name, source in sources.items():
         table, head = (source, name) if _type_of(source, types) in EMBEDDINGS else (name, source)
@@ -195,8 +202,8 @@ def _check_tied_starts(
 
 
 def _check_alignment(recipe: Recipe, plans: Sequence[ParameterPlan], types: Mapping[str, str]) -> Iterator[Diagnostic]:
-    """Warn about the first linear layer whose number of outputs makes half-precision products slow on a GPU. Layers
-    with weights from a file are not checked, since their sizes are fixed."""
+    """Warn about the first large linear layer whose number of outputs makes half-precision products slow on a GPU.
+    Layers that `model.weights` fills are not checked, because their sizes are fixed."""
     layout, precision = recipe.layout, recipe.training.precision.compute
     if precision not in ("bf16", "fp16") or (layout.device != "cuda" and layout.hardware in (None, "cpu")):
         return
@@ -214,7 +221,7 @@ def _check_optimizers(
     recipe: Recipe, plans: Sequence[ParameterPlan], settings: Mapping[str, ParameterSettings], types: Mapping[str, str]
 ) -> list[Diagnostic]:
     """Return errors for optimizers that cannot update their parameters, and warnings for parameters that muon should
-    not update; if every parameter is frozen, one error that says so."""
+    not update. If every parameter is frozen, return one error that says so."""
     updated = {plan.name: plan.shape for plan in plans if not plan.frozen and plan.tie is None}
     if not updated:
         frozen_by = [plan.name for plan in plans if plan.frozen]

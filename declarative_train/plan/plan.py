@@ -23,11 +23,15 @@ PLAN_VERSION = 4
 class ParameterPlan:
     """Parameter of the model. Its name is the same in every mode of parallelism.
 
-    `lr_scale`: factor of its learning rate. `weight_decay`: None: that of the optimizer. `init`: the component that
-    sets the initial values; None: the layer's own rule. `tie`: the name of the parameter whose tensor it shares.
-    `optimizer`: the fields of its own optimizer; None: that of `training.optimizer`. `idle`: it is frozen because no
-    loss depends on it, not because the recipe says so; its layer still behaves as in training. `storage`: for a frozen
-    weight that is stored in fewer bits, the number format (`components/storages.py`)."""
+    lr_scale       factor of its learning rate
+    weight_decay   None: that of its optimizer
+    init           component that sets the initial values; None: the default of its layer
+    tie            name of the parameter whose tensor it shares
+    optimizer      keys of its own optimizer; None: `training.optimizer`
+    idle           it is frozen because no loss depends on it, not because the recipe says so; its layer still behaves
+                   as in training (dropout, batch statistics)
+    storage        number format of a frozen weight that is stored in fewer bits (`components/storages.py`)
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -44,12 +48,15 @@ class ParameterPlan:
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """Tensor of a file that fills some rows of a parameter. If several tensors fill a parameter, their numbers of rows
-    are proportional to `share`. `transpose`: the file's tensor is transposed. `ones`: number of leading dimensions of
-    size 1 that only the file's tensor has; if negative, that only the parameter has.
+    """Tensor of a file that fills some rows of a parameter.
 
-    If `count` is not 0, the part is not the whole tensor: it is slice `index` of the first dimension, which has size
-    `count`, and of the last dimension every `step`-th element, beginning with `first`."""
+    `share`: if several tensors fill a parameter, their numbers of rows are proportional to their shares. `transpose`:
+    the tensor is transposed. `ones`: number of leading dimensions of size 1 that only the tensor in the file has; if
+    negative, that only the parameter has.
+
+    If `count` is not 0, only a part of the tensor is used. The first dimension, which has the size `count`, is indexed
+    by `index`. Of the last dimension, every `step`-th element is used, from `first` on.
+    """
 
     name: str
     share: int = 1
@@ -63,15 +70,19 @@ class PartPlan:
 
 @dataclass(frozen=True, slots=True)
 class TensorMapPlan:
-    """Map from parameters to the tensors of a published file that fill them. `*` in a name is the number of a copy of a
-    `repeat`.
+    """Map from parameters to the tensors of a published file that fill them. `*` in a name stands for the number of a
+    copy of a `repeat`.
 
-    `entries`: {parameter: its tensors}. `prefix`: a beginning that either all names in a file have or none. `ignored`:
-    tensors of the file that are not parameters. `alone`: the file fills only the parameters in `entries`, and has no
-    tensors for the rest of the model. `hints`: {parameter: advice if its shape differs from that of its tensor}.
-    `drawn`: parameters of output layers, which keep random initial values if the file lacks them. `respelt`: {end of a
-    name in older files: current end}. `packed`: the name of the file's format, if weights are stored in fewer bits.
-    `grown`: {parameter that has more rows than its tensor: (rows in the file, rows of the parameter)}."""
+    entries   dict from parameter to its tensors
+    prefix    prefix that either all names in a file have, or none
+    ignored   tensors of the file that are not parameters
+    alone     the file fills only the parameters in `entries`, and has no tensors for the rest of the model
+    hints     dict from parameter to advice, for an error if its shape differs from that of its tensor
+    drawn     parameters of output layers, which get random initial values if the file lacks them
+    respelt   dict from the end of a name in older files to the current end
+    packed    name of the file's format, if its weights are stored in fewer bits
+    grown     dict from parameter to (rows in the file, rows of the parameter), if the parameter has more rows
+    """
 
     entries: dict[str, list[PartPlan]]
     prefix: str
@@ -86,9 +97,12 @@ class TensorMapPlan:
 
 @dataclass(frozen=True, slots=True)
 class PublishedPlan:
-    """Block of the model whose weights can come from a published model. `node`: path of the node that uses the block;
-    `block`: name of the built-in block; `params`: the values that the node gives to it. `config`: the config of the
-    published model, None if it was not made from one; `folder`: the folder of the config, or None."""
+    """Block of the model whose weights can come from a published model.
+
+    `node`: path of the node that uses the block. `block`: name of the built-in block. `params`: values that the node
+    gives to the block. `config`: config of the published model, `folder`: folder of this config; both are None if the
+    node was not made from a config.
+    """
 
     node: str
     block: str
@@ -99,9 +113,11 @@ class PublishedPlan:
 
 @dataclass(frozen=True, slots=True)
 class WeightsPlan:
-    """Initial values from the file at `path` for the parameters below `node` ("": all parameters). `rename`: {old name:
-    new name}. `tensors`: the map for a published file. Not filled are the parameters that the selectors `exclude`
-    match, and those in `drawn`, which the file lacks."""
+    """Initial values from the file at `path`, for the parameters of `node` ("": of the whole model).
+
+    `rename`: dict from old to new names. `tensors`: map for a published file, else None. `exclude`: selectors of
+    parameters that are not filled. `drawn`: parameters that the file lacks, which get random values.
+    """
 
     node: str
     path: str
@@ -113,8 +129,8 @@ class WeightsPlan:
 
 @dataclass(frozen=True, slots=True)
 class TermPlan:
-    """Loss term. `component`: its type and fields. `input`, `target`, `mask`: names of model outputs or batch entries;
-    None if the loss has none. `weight`: factor of the term in the total loss."""
+    """Loss term. `component`: type and keys of the loss. `input`, `target`, `mask`: names of model outputs or batch
+    entries; None if the loss has none. `weight`: factor of the term in the total loss."""
 
     name: str
     component: dict[str, object]
@@ -126,8 +142,11 @@ class TermPlan:
 
 @dataclass(frozen=True, slots=True)
 class UnitPlan:
-    """Conversion of values to the unit of the columns of a target: value * multiply + add. `multiply` and `add` have
-    one number for all values, or one for each element of a row of the target's `field`; a row has the given `shape`."""
+    """Conversion of values to the unit of a target's columns: value * multiply + add.
+
+    `multiply` and `add` have one number for all values, or one for each element of a row of the target's `field`.
+    `shape`: shape of such a row, () for one number.
+    """
 
     field: str
     multiply: tuple[float, ...]
@@ -137,10 +156,12 @@ class UnitPlan:
 
 @dataclass(frozen=True, slots=True)
 class MetricPlan:
-    """Metric. `component`: its type and fields. `input`, `target`, `mask`: as in `TermPlan`. `ignore_index`: the target
-    value that does not count. `class_dim`: the dimension of the input that has the class scores. `unit`: the conversion
-    to the unit of the target's columns, if the metric is given in this unit and the target is scaled or normalised;
-    else None."""
+    """Metric. `component`: its type and keys. `input`, `target`, `mask`: as in `TermPlan`. `ignore_index`: target value
+    that does not count. `class_dim`: dimension of the input that has the class scores.
+
+    `unit`: conversion to the unit of the target's columns, so that the metric is in this unit; None if no conversion is
+    needed.
+    """
 
     name: str
     component: dict[str, object]
@@ -168,12 +189,12 @@ class EarlyStopPlan:
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
     num_steps: int
-    num_epochs: float | None  # as in the recipe; None when the recipe gives steps
+    num_epochs: float | None  # None if the recipe gives the length of the run in steps
     optimizer: dict[str, object]
     lr_schedule: dict[str, object]
     num_warmup_steps: int
     clip_grad_norm: float | None
-    precision: Literal["fp32", "bf16", "fp16", "fp64"]  # of forward and backward
+    precision: Literal["fp32", "bf16", "fp16", "fp64"]  # precision of forward and backward
     compile: bool
     activation_checkpointing: Policy
     non_finite: Literal["stop", "skip"]
@@ -193,22 +214,24 @@ class TrainingPlan:
         return Recomputation(self.activation_checkpointing, self.checkpointing_every, keep)
 
     def ema_decay_at(self, step: int) -> float:
-        """Return the decay of the moving average of the parameters in step `step` (counted from 1). Early steps have a
-        smaller decay: otherwise the initial values would dominate the average for about 1 / (1 - decay) steps."""
+        """Return the decay of the moving average of the parameters in step `step` (from 1). It is smaller in early
+        steps, because the initial values would otherwise dominate the average for about 1 / (1 - decay) steps."""
         assert self.ema_decay is not None
         return min(self.ema_decay, (1 + step) / (10 + step))
 
     @property
     def arithmetic(self) -> str:
-        """Number format of matrix products; the peak rate of a device depends on it."""
+        """Number format of matrix products, on which the peak rate of a device depends."""
         return "tf32" if self.precision == "fp32" and self.matmul == "tf32" else self.precision
 
 
 @dataclass(frozen=True, slots=True)
 class SamplesPlan:
-    """Texts that the model generates at each evaluation, one for each prompt. `tokens`: the token ids of each prompt.
-    `max_tokens`: the maximum number of generated tokens. `temperature`, `top_k`, `top_p`: settings for drawing tokens;
-    None: no such limit."""
+    """Texts that the model generates at each evaluation, one for each prompt.
+
+    `tokens`: token ids of each prompt. `max_tokens`: maximum number of generated tokens. `temperature`, `top_k`,
+    `top_p`: settings for drawing tokens; None: no such limit.
+    """
 
     prompts: tuple[str, ...]
     tokens: tuple[tuple[int, ...], ...]
@@ -221,8 +244,8 @@ class SamplesPlan:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """Evaluations of a run. `every_steps`: their interval; None: only at the end of the run. `sets`: the sets to
-    evaluate. `final_sets` (such as `test`): evaluated once, at the end, with the best weights."""
+    """Evaluations of a run. `every_steps`: interval; None: only at the end of the run. `sets`: sets to evaluate each
+    time. `final_sets`: sets (such as `test`) that are evaluated once, at the end, with the best weights."""
 
     every_steps: int | None
     sets: tuple[str, ...]
@@ -246,7 +269,7 @@ class CheckpointPlan:
 
 @dataclass(frozen=True, slots=True)
 class PluginSinkPlan:
-    """Log sink that a plugin defines: the plugin's file and the name of the class."""
+    """Log sink that a plugin defines: path of the plugin's file, and name of the class."""
 
     path: str
     class_name: str
@@ -254,9 +277,12 @@ class PluginSinkPlan:
 
 @dataclass(frozen=True, slots=True)
 class LoggingPlan:
-    """Logging of a run. `dir`: the folder of run folders. `sinks`: {log sink: its settings}; the terminal and
-    events.jsonl are always written. `plugins`: sinks of plugins. `checkpoints`: a folder or URL for the checkpoints of
-    all runs; None: each run's own folder. `remote`: the URL to which run folders are copied."""
+    """Logging of a run.
+
+    `dir`: folder of the run folders. `sinks`: dict from log sink to its settings; the terminal and events.jsonl are
+    always written. `plugins`: sinks of plugins. `checkpoints`: folder or URL for the checkpoints of all runs; None: the
+    folder of each run. `remote`: URL to which run folders are copied; None: no copy.
+    """
 
     dir: str
     every_steps: int
@@ -270,20 +296,21 @@ class LoggingPlan:
 class Plan:
     """Complete plan of a run.
 
-    `batch_graph`: the nodes that are computed from fields alone. Every rank evaluates them on its rows, without
-    gradients, and adds their outputs to the batch. `graph`: the model. It reads entries of the batch by name; its
-    outputs are the values that losses and metrics read. float32 in both graphs means float64 if the precision is fp64.
+    `batch_graph`: nodes that are computed from fields alone. Every rank computes them for its rows, without gradients,
+    and adds their outputs to the batch. `graph`: the model. It reads entries of the batch by name; its outputs are the
+    values that losses and metrics read. float32 in both graphs means float64 if the precision is fp64.
 
-    `recipe`: {file of the recipe: its text}. `settings`: the values of the resolved recipe by dotted path, for
-    comparing runs (`plan/settings.py`); the run does not read them. `language`: the version of the recipe language.
-    `draws`: the paths of nodes that draw random numbers, which differ between layouts.
+    `recipe`: dict from each file of the recipe to its text. `settings`: dict from dotted path to value of the resolved
+    recipe, for comparing runs (`plan/settings.py`); the run does not read it. `language`: version of the recipe
+    language. `draws`: paths of nodes whose random numbers depend on the layout.
 
-    `memory`: predicted memory, one item for each kind of device; () if it was not predicted. `not_traced`: why memory
-    was computed from shapes instead of a trace; "" if it was traced. `estimate`: predicted time; None if the hardware
-    is unknown. `choice`: the candidates of `parallelism: auto`; None if the recipe chose the mode.
+    `memory`: predicted memory, one item for each kind of device; () if it was not predicted. `not_traced`: reason why
+    memory was computed from shapes instead of a trace; "" if it was traced. `estimate`: predicted time; None if the
+    hardware is unknown. `choice`: candidates of `parallelism: auto`; None if the recipe chose the mode.
 
-    `fingerprint`: the hash of everything that decides the numbers, without `layout` and `logging`, so that a checkpoint
-    is recognised under another layout. `identity`: the hash of the whole plan."""
+    `fingerprint`: hash of everything that decides the numbers, without `layout` and `logging`, so that a checkpoint is
+    recognised under another layout. `identity`: hash of the whole plan.
+    """
 
     version: int
     dtrain_version: str

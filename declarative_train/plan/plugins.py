@@ -1,4 +1,4 @@
-"""Checks of plugin code for errors that a run would show late or never (found by `graph/inspect_plugin.py`)."""
+"""Checks of plugin code. They find errors that a run would show late or never (`graph/inspect_plugin.py`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def check_plugins(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Di
 
 
 def unrun_plugins(recipe: Recipe) -> list[Diagnostic]:
-    """Report components of plugins that were not checked, because running the plugins' code was not allowed."""
+    """Report the components of plugins that were not checked, because the recipe was checked without running code of
+    plugins."""
     training, objective = recipe.training, recipe.objective
     used: list[tuple[tuple[str, ...], Component]] = [
         (("training", "optimizer", "type"), training.optimizer),

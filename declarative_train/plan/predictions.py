@@ -8,13 +8,13 @@ from typing import Literal
 
 from declarative_train.core.amounts import time_in_words
 
-TAKEN = "taken"  # verdict on the candidate that the plan runs
+TAKEN = "taken"  # verdict on the chosen candidate
 
 
 @dataclass(frozen=True, slots=True)
 class FlopsPlan:
-    """Floating-point operations for one sample: forward and backward of the model (`graph/cost.py`), and the forward
-    operations that activation checkpointing repeats."""
+    """Floating-point operations for one sample: forward and backward of the model (`graph/cost.py`), and the part of
+    the forward that activation checkpointing repeats."""
 
     forward: int
     backward: int
@@ -22,8 +22,8 @@ class FlopsPlan:
 
     @property
     def model(self) -> int:
-        """Operations of forward and backward without recomputation, the number in the model FLOPs utilisation (MFU) of
-        Chowdhery et al., PaLM, 2022, appendix B."""
+        """Operations of forward and backward without recomputation. The model FLOPs utilisation (MFU) is computed from
+        them (Chowdhery et al., PaLM, 2022, appendix B)."""
         return self.forward + self.backward
 
     @property
@@ -34,12 +34,14 @@ class FlopsPlan:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Peak memory of one kind of device in a step, in bytes by category. `gathered`: parameters that fsdp gathered.
-    `activations`: tensors kept for the backward. `loss`: tensors of the loss. `data`: the batch. `held`: the training
-    set, if it is kept on the device.
+    """Peak memory of a step on one kind of device, in bytes by category.
 
-    `is_traced`: the bytes come from a trace of the engine's step on tensors without memory (`planner/footprint`);
-    otherwise they were computed from such a trace of the same model on one device."""
+    `gathered`: parameters that fsdp gathered. `activations`: tensors that are kept for the backward. `loss`: tensors of
+    the loss. `data`: the batch. `held`: the training set, if it is kept on the device.
+
+    `is_traced`: the bytes come from a trace of the engine's step on tensors without memory (`planner/footprint`).
+    Otherwise they were computed from the trace of this model on one device.
+    """
 
     name: str
     parameters: int
@@ -54,7 +56,7 @@ class MemoryPlan:
 
     @property
     def of_step(self) -> int:
-        """Bytes of a step, without the training set (which is kept on the device only if it fits)."""
+        """Bytes of a step without the training set, which is kept on the device only if it fits."""
         kept = self.parameters + self.gradients + self.optimizer
         return kept + self.gathered + self.activations + self.loss + self.data
 
@@ -65,9 +67,11 @@ class MemoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """Communication of one kind in a step. `what`: its name. `link`: within a node, or over the network between nodes.
-    `bytes_sent`: by each device. `num_calls`: number of collectives or messages. `seconds`: None if the speed of the
-    link is unknown."""
+    """Communication of one kind in a step.
+
+    `what`: its name. `link`: within a node, or over the network between nodes. `bytes_sent`: bytes that each device
+    sends. `num_calls`: number of collectives or messages. `seconds`: None if the speed of the link is unknown.
+    """
 
     what: str
     link: Literal["node", "network"]
@@ -78,13 +82,18 @@ class TransferPlan:
 
 @dataclass(frozen=True, slots=True)
 class EstimatePlan:
-    """Predicted memory and time of a step on one kind of hardware, for the device that needs most.
+    """Predicted memory and time of a step on one kind of hardware, for the device that needs most. The run does not use
+    it.
 
-    `memory_bytes`: memory of a step. `device_memory_bytes`: memory of the device; None if unknown. Seconds are per
-    optimizer step; None if the speed of the hardware is unknown. 90 of 100 measured steps are between `low_s` and
-    `high_s`. `exposed_s`: communication while nothing is computed. `bubble_s`: idle time in the pipeline. `data_s`:
-    making the batches of a step; the step waits for them if this takes longer than everything else. `mfu`, `hfu`: the
-    achieved share of the device's peak rate, without and with recomputed operations. The run does not use the estimate.
+    Seconds are per optimizer step; None if the speed of the hardware is unknown.
+
+    memory_bytes          memory of a step
+    device_memory_bytes   memory of the device; None if unknown
+    low_s, high_s         range that contains 90 of 100 measured steps
+    exposed_s             communication while nothing is computed
+    bubble_s              idle time in the pipeline
+    data_s                time to make the batches of a step; the step waits for them if everything else takes less time
+    mfu, hfu              achieved share of the device's peak rate, without and with recomputed operations
     """
 
     hardware: str
@@ -106,8 +115,9 @@ class EstimatePlan:
 
 @dataclass(frozen=True, slots=True)
 class CandidatePlan:
-    """Mode that `parallelism: auto` considered. Among pipelines that differ only in schedule and microbatches, only the
-    best one is a candidate. `verdict`: why the mode was chosen or rejected. `is_least`: `step_s` is a lower bound."""
+    """Mode that `parallelism: auto` considered. Of pipelines that differ only in schedule and microbatches, only the
+    best one is a candidate. `verdict`: reason why the mode was chosen or rejected. `is_least`: `step_s` is a lower
+    bound."""
 
     parallelism: str
     memory_bytes: int | None
@@ -125,8 +135,9 @@ class CandidatePlan:
 class ChoicePlan:
     """Choice of `parallelism: auto`, with its reason and all candidates.
 
-    `num_traced`: number of candidates whose memory was traced. `untried`: candidates that would be faster but do not
-    fit by their estimate; they were not traced, since the number of traces is limited."""
+    `num_traced`: number of candidates whose memory was traced. `untried`: candidates that were not traced, because the
+    number of traces is limited; by their estimates they would be faster, but do not fit into memory.
+    """
 
     reason: str
     candidates: tuple[CandidatePlan, ...]

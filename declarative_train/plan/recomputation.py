@@ -19,8 +19,8 @@ _IN_WORDS = {"attention": "attention", "products": "products", "every_second_pro
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """Policy of activation checkpointing. `every`: one of so many units (blocks) is recomputed. `keep`: for the policy
-    `selective`, the operations whose results are kept."""
+    """Policy of activation checkpointing. `every`: 2 means that every second unit (block) is recomputed, and so on.
+    `keep`: for the policy `selective`, the operations whose results are kept."""
 
     policy: Policy
     every: int = 1
@@ -28,20 +28,20 @@ class Recomputation:
 
     @staticmethod
     def of(section: ActivationCheckpointing) -> Recomputation:
-        """Return the policy that the recipe's section `activation_checkpointing` sets, without settings that it does
-        not use."""
+        """Return the policy in the recipe's section `activation_checkpointing`. Keys that the policy does not use get
+        their defaults."""
         policy = section.policy
         every = section.every if policy in ("blocks", "selective") else 1
         return Recomputation(policy, every, section.keep if policy == "selective" else ())
 
     def units(self, units: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of `units` (the paths of the model's blocks) that are recomputed. `every` counts the blocks of
-        the whole model, not those of a pipeline stage, so that the result is the same on every layout."""
+        """Return those of `units` (paths of the model's blocks) that are recomputed. `every` counts the blocks of the
+        whole model, not of a pipeline stage, so that the result is the same on every layout."""
         return () if self.policy == "none" else units[:: self.every]
 
     def part_of(self, node: Node, units: Collection[str]) -> float:
-        """Return the share (0 to 1) of a node's forward that is computed again; for `selective`, an estimate from the
-        share of its matrix products. `units`: the recomputed blocks, as the method `units` returns them."""
+        """Return the share (0 to 1) of a node's forward that is computed again. `units`: the recomputed blocks, as
+        returned by the method `units`. For the policy `selective`, the share is an estimate."""
         if self.policy == "all":
             return float(node.kind in ("layer", "block"))
         if node.name not in units:

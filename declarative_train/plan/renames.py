@@ -1,11 +1,16 @@
 """Renaming of tensors from weight files: the key `rename` of `model.weights` renames, joins and drops tensors.
 
 An entry is `old: new`. `old` is the beginning of a name, or a selector if it has `*` or `{`. A selector without a dot
-matches at any depth, one with a dot from the start of the name; the rest of the name after the match is kept. `*` in
-`new` is replaced by the text that `*` in `old` matched. Tensors whose names differ only in the words of
-`{query,key,value}` are joined by rows in the order of the words, unless `new` has as many words, one for each tensor.
-For each name, the longest beginning that matches is replaced first; then all selectors are applied in the order of the
-recipe."""
+matches at any depth, one with a dot only from the start of the name. The rest of the name after the match does not
+change. `*` in `new` is replaced by the text that `*` in `old` matched.
+
+`{query,key,value}` in `old` matches each of these words. Tensors whose names differ only in this word are joined by
+rows, in the order of the words. They are renamed without joining if `new` has braces too, with one word for each
+tensor.
+
+For each name, the longest beginning that matches is replaced first. Then all selectors are applied, in the order of the
+recipe.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +35,18 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def renames_of(weights: Weights) -> dict[str, str | None]:
-    """Return {old name: new name, or None to drop the tensor} of an entry of `model.weights`."""
+    """Return the `rename` of an entry of `model.weights`: a dict from old name to new name, or to None if the tensor is
+    dropped."""
     return {prefix: None if into == DROP else into for prefix, into in weights.rename.items()}
 
 
 class _Selector(NamedTuple):
-    """Compiled entry of `rename` whose key is a selector. `form`: the regular expression for names in the file.
-    `words`: the words in the key's braces. `into`: the new name, split into tokens. `into_words`: the words in the
-    braces of the new name; without them, the tensors for `words` are joined."""
+    """Compiled entry of `rename` whose key is a selector.
+
+    `form`: regular expression for names in the file. `words`: words in the braces of the key. `into`: new name, split
+    into tokens. `into_words`: words in the braces of the new name; if there are none, the tensors that match `words`
+    are joined.
+    """
 
     form: re.Pattern[str]
     words: tuple[str, ...]
@@ -49,7 +58,7 @@ class _Selector(NamedTuple):
         return bool(self.words) and not self.into_words
 
     def new_name(self, found: re.Match[str]) -> str:
-        """Return the new name of a tensor. `found`: the match of its old name with `form`."""
+        """Return the new name of a tensor. `found`: match of `form` with its old name."""
         groups = found.groupdict()
         stars = iter([item for name, item in groups.items() if name.startswith("star")])
         word = self.words.index(groups["word"]) if self.words else 0
@@ -62,7 +71,7 @@ class _Selector(NamedTuple):
 
 @cache
 def _selector(key: str, into: str | None) -> _Selector | None:
-    """Compile the entry `key: into` of `rename`; return None if its key is not a selector but the beginning of a name.
+    """Compile the entry `key: into` of `rename`. Return None if the key is not a selector but the beginning of a name.
     Raises ValueError with the reason for bad syntax."""
     if not re.search(r"[*{]", key):
         if into is not None and re.search(r"[*{]", into):
@@ -118,7 +127,7 @@ def find_bad_rename(rename: Mapping[str, str | None]) -> tuple[str, str | None] 
 
 class _Renaming(NamedTuple):
     """Effect of `rename` on one tensor. `new`: its new name; None if the tensor is dropped. `keys`: the entries that
-    matched its name. `words`: (key, index of the word that matched) for each of these entries that joins tensors."""
+    matched its name. `words`: (key, index of the matched word) for each of these entries that joins tensors."""
 
     new: str | None
     keys: tuple[str, ...]
@@ -126,7 +135,7 @@ class _Renaming(NamedTuple):
 
 
 def _rename_all(found: Iterable[str], rename: Mapping[str, str | None]) -> dict[str, _Renaming]:
-    """Return {name in the file: its _Renaming} for the names `found` in a file."""
+    """Return a dict from each name in a file to the effect of `rename` on it. `found`: the names."""
     selectors = [(key, into, each) for key, into in rename.items() if (each := _selector(key, into)) is not None]
     beginnings = sorted((key for key, into in rename.items() if _selector(key, into) is None), key=len, reverse=True)
     return {name: _rename_one(name, rename, beginnings, selectors) for name in found}
@@ -161,8 +170,8 @@ def _rename_one(
 
 
 def apply_renames(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[str, T]:
-    """Return the items of `found`, a dict by the names of a file's tensors, under the tensors' new names. Items of
-    dropped tensors are left out. `rename` must not join tensors."""
+    """Rename the keys of `found`, a dict from tensor names in a file to any values. Items of dropped tensors are left
+    out. `rename` must not join tensors."""
     ways = _rename_all(found, rename)
     return {new: item for name, item in found.items() if (new := ways[name].new) is not None}
 
@@ -175,8 +184,8 @@ def find_join(rename: Mapping[str, str | None]) -> str | None:
 
 
 def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, tuple[PartPlan, ...]]:
-    """Return {new name: the tensors of the file that form it}. Tensors that are joined are in the order of the words in
-    the key of `rename`. `found`: shapes of the file's tensors."""
+    """Return a dict from new name to the tensors of the file that form this tensor. Joined tensors are in the order of
+    the words in the key of `rename`. `found`: shapes of the file's tensors."""
     made: dict[str, list[tuple[_Renaming, PartPlan]]] = {}
     for name, way in _rename_all(found, rename).items():
         if way.new is not None:
@@ -190,8 +199,11 @@ def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, 
 def join_shapes(
     made: Mapping[str, Sequence[PartPlan]], found: Shapes
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return ({joined tensor: shape}, None), or ({}, (problem, hint)) if tensors to be joined differ in other
-    dimensions than the number of rows. `made`: {joined tensor: its parts}. `found`: shapes of the file's tensors."""
+    """Return a dict from tensor name to shape after joining, and None. If tensors to be joined differ in more than
+    their number of rows, return {} and (problem, hint) instead.
+
+    `made`: dict from joined tensor to its parts. `found`: shapes of the file's tensors.
+    """
     shapes = {}
     for new, parts in made.items():
         given = [found[part.name] for part in parts]
@@ -205,9 +217,12 @@ def join_shapes(
 def shapes_by(
     rename: Mapping[str, str | None], found: Shapes, *, is_run: bool
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return ({new name: shape}, None) for the tensors of a file, or ({}, (problem, hint)) if the file's tensors cannot
-    be renamed so. `found`: shapes by the names in the file. `is_run`: the file is a checkpoint of a run; its tensors
-    cannot be joined, since ranks read them directly from the checkpoint."""
+    """Return a dict from new name to shape for the tensors of a file, and None. If they cannot be renamed as `rename`
+    says, return {} and (problem, hint) instead.
+
+    `found`: shapes by the names in the file. `is_run`: the file is the checkpoint of a run, whose tensors cannot be
+    joined, because ranks read them directly from it.
+    """
     if twice := find_same_name(found, rename):
         return {}, twice
     if is_run and (key := find_join(rename)) is not None:
@@ -236,8 +251,8 @@ def idle_renames(
 
 
 def find_removed(recipe: Recipe, node: str) -> tuple[Related, ...]:
-    """Return the places at which the recipe removes (sets to null) an entry of `rename` that its base has, for the
-    weights of `node`."""
+    """Return the places in the recipe that remove (set to null) an entry of `rename` that the extended recipe has.
+    `node`: node whose weights the entry is for."""
     path = ("model", "weights", node, "rename")
     gone = (each for each in recipe.document.dropped if each.path[:-1] == path and each.reason == "removed")
     return tuple(Related(each.by, f"this removes the base's entry for `{each.path[-1]}`") for each in gone)
@@ -251,7 +266,7 @@ def find_unmatched(found: Iterable[str], rename: Mapping[str, str | None]) -> li
 
 def find_same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
     """Return (problem, hint) if `rename` gives two tensors of a file the same name, so that one would be lost;
-    otherwise None. Tensors that one entry joins may have the same name. `found`: the names in the file."""
+    otherwise None. Tensors that an entry joins are no such case. `found`: the names in the file."""
     before: dict[str, dict[str, _Renaming]] = {}
     for name, way in _rename_all(found, rename).items():
         if way.new is None:

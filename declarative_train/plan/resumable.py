@@ -1,8 +1,9 @@
 """Rules for resuming from a checkpoint with a changed recipe: a change of a key is free, warned or refused.
 
-free the steps compute the same numbers, or only the number of steps changes warned later steps compute other numbers,
-as intended; both values are reported refused the checkpoint would belong to another run; the reason and both values are
-reported"""
+free      the steps compute the same numbers, or only the number of steps changes
+warned    later steps compute other numbers, as intended; both values are reported
+refused   the checkpoint would belong to another run; the reason and both values are reported
+"""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan, TrainingPlan
 
 Freedom = Literal["free", "warned", "refused"]
-_POINTS = 200  # in the rest of a run, at which lr schedules are compared
+_POINTS = 200  # steps in the rest of a run at which lr schedules are compared
 
 
 class ResumeRule(NamedTuple):
-    """Rule for changes of the `keys` of a recipe and of all keys below them. `*` in a key stands for any name.
-    `freedom`: free, warned or refused. `why`: the reason."""
+    """Rule for changes of these `keys` of a recipe, and of all keys below them. `*` in a key stands for any name.
+    `freedom`: free, warned or refused. `why`: the reason, for a message."""
 
     freedom: Freedom
     keys: tuple[str, ...]
@@ -96,7 +97,7 @@ RESUME_RULES = (
     ResumeRule("refused", ("model.weights", "model.parameters.*.init"), "a checkpoint replaces the start values"),
 )
 _UNKNOWN = ResumeRule("refused", (), "it decides what the checkpoint holds")
-# words of a difference -> the recipe's key
+# key of a `Change` -> key of the rules above
 _KEYS = (
     (r"training\.precision", "training.precision.compute"),
     (r"contents", "data.source"),
@@ -109,7 +110,7 @@ _KEYS = (
 
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], ResumeRule]]:
-    """Return (compiled pattern, rule) for each key in RESUME_RULES. `*` in a key also matches dots, since parameters
+    """Return (compiled pattern, rule) for each key in RESUME_RULES. `*` in a key also matches dots, because parameters
     have dots in their names (`hidden.weight`)."""
     found = []
     for rule in RESUME_RULES:
@@ -119,7 +120,7 @@ def _patterns() -> list[tuple[re.Pattern[str], ResumeRule]]:
 
 
 def rule_of(key: str) -> ResumeRule:
-    """Return the rule for a changed key. `key`: as in the result of `difference.changes`."""
+    """Return the rule for a changed key. `key`: as in a `Change` of `plan/difference.py`."""
     for pattern, into in _KEYS:
         found = re.fullmatch(pattern, key)
         key = found.expand(into) if found else key
@@ -128,7 +129,7 @@ def rule_of(key: str) -> ResumeRule:
 
 @dataclass(frozen=True, slots=True)
 class ResumeVerdict:
-    """Changes since a checkpoint, as sentences, grouped by the kind of their rule."""
+    """Changes since a checkpoint, as sentences, grouped by what resuming makes of them."""
 
     free: tuple[str, ...]
     warned: tuple[str, ...]
@@ -136,8 +137,8 @@ class ResumeVerdict:
 
 
 def judge(before: Plan, now: Plan, step: int) -> ResumeVerdict:
-    """Return which changes from the plan of a checkpoint to the current plan are free, warned and refused. `step`: the
-    step after which the checkpoint was saved."""
+    """Compare the plan of a checkpoint with the current plan, and return the changes that are free, warned and refused.
+    `step`: step after which the checkpoint was saved."""
     by_freedom: dict[Freedom, list[str]] = {"free": [], "warned": [], "refused": []}
     for change in changes(before, now):
         rule = rule_of(change.key)
@@ -152,8 +153,8 @@ def judge(before: Plan, now: Plan, step: int) -> ResumeVerdict:
 
 
 def _compare_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | None:
-    """Return a warning if the learning rates of the remaining steps differ between the two plans, because schedules
-    depend on the length of the run; otherwise None."""
+    """Return a warning if the learning rates of the remaining steps differ between the two plans; otherwise None. They
+    may differ because a schedule depends on the length of the run."""
     if step >= now.num_steps:
         return None
     end = max(min(before.num_steps, now.num_steps), step + 1)
@@ -170,7 +171,7 @@ def _compare_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | Non
 
 
 def _factor(training: TrainingPlan, at: int) -> float:
-    """Return the factor of the lr schedule for the step after step `at`; after the end of the run, the factor of its
+    """Return the factor of the learning rate for the step after step `at`. After the end of the run, it is that of the
     last step."""
     schedule = LR_SCHEDULES.read(training.lr_schedule)
     return schedule.factor(min(at, training.num_steps - 1), training.num_steps, training.num_warmup_steps)

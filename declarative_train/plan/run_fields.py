@@ -1,7 +1,8 @@
-"""Statistics of fields (mean, vocabulary, columns) that are taken over from earlier runs: those whose checkpoints
+"""Statistics of fields (mean, vocabulary, columns) that are taken from earlier runs: from those whose checkpoints
 `model.weights` names.
 
-A checkpoint contains the plan of its run, which says how each field was read."""
+A checkpoint contains the plan of its run, which has the statistics of each field.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +37,11 @@ class _CheckpointFields(NamedTuple):
 
 
 def inherit_fields(recipe: Recipe, *, offline: bool = False) -> tuple[dict[str, Inherited], list[Diagnostic]]:
-    """Return ({field: its statistics in an earlier run}, errors). A run whose checkpoint cannot be read is skipped:
-    `plan_weights` or the start of the run reports it. `offline`: do not read from other machines."""
+    """Return a dict from field to its statistics in an earlier run, and errors. `offline`: do not read from other
+    machines.
+
+    A run whose checkpoint cannot be read is left out here: `plan_weights` or the start of the run reports it.
+    """
     found: dict[str, Inherited] = {}
     diagnostics: list[Diagnostic] = []
     for weights in recipe.model.weights:
@@ -74,8 +78,11 @@ def _counts(recipe: Recipe, name: str) -> bool:
 
 
 def _read_checkpoint_fields(path: str, offline: bool) -> _CheckpointFields | None:
-    """Return the fields in the checkpoint at `path`, none if there is no plan in it. Return None if there is no usable
-    checkpoint, or if it is on another machine and `offline` is true. Raises ValueError if the plan was changed."""
+    """Return the fields in the checkpoint at `path`; it has none if there is no plan in it. Raises ValueError if the
+    plan in it was changed.
+
+    Return None if there is no usable checkpoint, or if `offline` is true and it is on another machine.
+    """
     local = local_path(path)
     if os.path.splitext(path)[1] or (local is None and offline) or (local is not None and not os.path.isdir(local)):
         return None  # a file of tensors, or nothing that could be looked at here
@@ -83,14 +90,14 @@ def _read_checkpoint_fields(path: str, offline: bool) -> _CheckpointFields | Non
         taken = find_remote(path) if local is None else find_in_folder(local, offline=offline)
         if taken is None:
             return None
-    except (ValueError, OSError, ImportError):  # reported by plan_weights
+    except (ValueError, OSError, ImportError):  # `plan_weights` reports it
         return None
     return _CheckpointFields(int(taken.manifest["step"]), _fields(taken.folder, taken.manifest, taken.read))
 
 
 def _fields(folder: str, manifest: Mapping[str, Any], read: Read) -> Mapping[str, FieldSpec]:
-    """Return the fields in the plan of a checkpoint; {} without a plan. `manifest`, `read`: as in `FoundCheckpoint`.
-    Raises ValueError if the plan was changed after it was written."""
+    """Return the fields in the plan of a checkpoint, by name; {} if it has no plan. `manifest`, `read`: as in
+    `FoundCheckpoint`. Raises ValueError if the plan was changed after it was written."""
     record = manifest["files"].get(PLAN)
     if record is None:
         return {}
@@ -109,9 +116,12 @@ def _fields_in(plan: Mapping[str, Any]) -> Mapping[str, FieldSpec]:
 
 
 def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
-    """Return the fields that the loaded weights were trained with, because their statistics must not change. For the
-    weights of the whole model, these are all fields; for those of one node, the fields from which the node's inputs are
-    computed, and the targets of the losses on its output if no further parameters are between the node and the loss."""
+    """Return the fields that the loaded weights were trained with, and whose statistics must therefore stay the same.
+
+    For the weights of the whole model, these are all fields. For the weights of one node, they are the fields that its
+    inputs are computed from. The targets of a loss on its output are added, unless a node with other parameters lies
+    between them.
+    """
     if not weights.node:
         return tuple(recipe.data.fields)
     scope = recipe.model.scope
@@ -132,8 +142,9 @@ def _overlaps(path: str, node: str) -> bool:
 
 
 def _after(scope: Scope, names: set[str]) -> set[str]:
-    """Return `names` and the names of the nodes after them that have no parameters of their own: nodes that call one of
-    them again (`reuse`), and nodes without parameters that read one of these."""
+    """Return `names`, and the names of the nodes that use their results without adding parameters: nodes that call one
+    of them again (`reuse`), and nodes without parameters that read one of them, directly or through other such
+    nodes."""
     found = set(names)
     for node in scope.nodes:
         reads = {wire.partition(":")[0] for wire in node.inputs.values()}

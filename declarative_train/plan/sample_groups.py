@@ -1,5 +1,5 @@
 """Checks of nodes and losses that compute with several samples at once (batch norm, contrastive losses). Their groups
-of samples (`over`) must divide the batch, and each statistic needs more than one value."""
+of samples (key `over`) must fit the batch, and each statistic needs more than one value."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ from declarative_train.recipe.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Mixer:
-    """Node or loss that computes with several samples at once. `over`: its groups of samples, as in the recipe (`8
-    samples`, `microbatch`). `span`: the place of `over`, or of the node or loss if `over` is not written. `in_model`:
-    it is a node, which in mode `dp` sees only the samples of its model copy; a loss sees the samples of all copies.
-    `values`: how many values of each sample are in one statistic."""
+    """Node or loss that computes with several samples at once.
+
+    `over`: its groups of samples, as in the recipe (`8 samples`, `microbatch`). `span`: place of `over`, or of the node
+    or loss if the recipe does not set `over`. `in_model`: it is a node, not a loss; in mode `dp`, a node sees only the
+    samples of its model copy, a loss those of all copies. `values`: number of values of each sample in one statistic; 0
+    for a loss.
+    """
 
     name: str
     over: str
@@ -79,14 +82,17 @@ def _size(mixer: Mixer, batch: BatchSpec) -> int:
 
 
 def num_slices(batch: BatchSpec) -> int:
-    """Return the number of forwards in which a global batch is computed: the microbatches of all ranks."""
+    """Return the number of parts in which a global batch is computed: the number of microbatches of all ranks."""
     return batch.data_parallel_size * batch.accumulation * batch.num_microbatches
 
 
 def fits(size: int, batch: BatchSpec) -> bool:
-    """Return whether groups of `size` samples fit the batch: a microbatch is divided into whole groups, or a group
-    consists of whole microbatches of ranks that divide the data-parallel ranks. (data/spec.py defines the rows of each
-    rank.)"""
+    """Return whether groups of `size` samples fit the batch.
+
+    Either each microbatch consists of whole groups. Or each group consists of whole microbatches of several ranks, and
+    the number of data-parallel ranks is a multiple of the number of these ranks. (data/spec.py defines the rows of each
+    rank.)
+    """
     if batch.microbatch_size % size == 0:
         return True
     ranks, rest = divmod(size, batch.microbatch_size)
@@ -94,8 +100,7 @@ def fits(size: int, batch: BatchSpec) -> bool:
 
 
 def _nearest(size: int, batch: BatchSpec) -> list[int]:
-    """Return the nearest group sizes that fit the batch: the next smaller one and the next larger one, if they
-    exist."""
+    """Return the next smaller and the next larger group size that fit the batch, if they exist."""
     most = batch.microbatch_size * batch.data_parallel_size
     ranks = [n for n in range(1, batch.data_parallel_size + 1) if batch.data_parallel_size % n == 0]
     rows = [n for n in range(1, batch.microbatch_size + 1) if batch.microbatch_size % n == 0]
@@ -117,7 +122,7 @@ def _mixers(recipe: Recipe, lowered: Lowered) -> Iterator[Mixer]:
 
 
 def check_draws(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
-    """Report nodes that draw random numbers, if the layout splits a batch: the numbers then depend on the layout."""
+    """Report nodes that draw random numbers, if the layout splits a batch, so that the numbers depend on the layout."""
     random = [fact for fact in lowered.facts if fact.kind == "random"]
     if not random or (num_slices(batch) == 1 and "context" not in getattr(recipe.mode, "sizes", ())):
         return []

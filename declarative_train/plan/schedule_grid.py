@@ -1,9 +1,12 @@
 """Grid of a pipeline schedule: the action of each rank at each time.
 
-torch decides the order of each rank's actions: its schedule classes are built with stub stages, without process group
-and device. An action is written as `0F1`: stage 0, forward of microbatch 1. B is a backward; I and W are its halves
-(gradients of inputs, gradients of weights). `0F3+3B1` are two actions at the same time. Every action takes one unit of
-time and starts as soon as its inputs exist, so the empty cells of the grid are the pipeline bubble."""
+torch decides the order of each rank's actions: its schedule classes are created with stub stages, without process group
+and device. An action is written as `0F1`: stage 0, forward of microbatch 1. `B` stands for a backward. `I` and `W` are
+the two halves of a backward: gradients of inputs, gradients of weights. `0F3+3B1` are two actions at the same time.
+
+Every action takes one unit of time, and starts as soon as its inputs exist. The empty cells of the grid are therefore
+the pipeline bubble.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,11 @@ def bubble(grid: Grid) -> float:
 
 
 def _one_f_one_b(rank: int, num_stages: int, num_microbatches: int) -> list[str]:
-    """Return a rank's actions in the schedule 1F1B, in the order of torch's `Schedule1F1B._step_microbatches`. (torch
-    2.13 also has a table for this schedule, but it is shifted by a microbatch on every rank except the first.)"""
+    """Return the actions of a rank in the schedule 1F1B, in the order of torch's `Schedule1F1B._step_microbatches`.
+
+    torch 2.13 also has a table for this schedule. It is not used: on every rank except the first, it is shifted by a
+    microbatch.
+    """
     warm_up = min(num_microbatches, num_stages - rank)
     forward = [f"{rank}F{number}" for number in range(num_microbatches)]
     backward = [f"{rank}B{number}" for number in range(num_microbatches)]
@@ -60,8 +66,8 @@ def _torch_orders(
 
 
 def _stub(stage: int, num_ranks: int, num_stages: int) -> SimpleNamespace:
-    """Return an object that the constructors of torch's schedules accept as a pipeline stage. Its rank is 0; any rank
-    would do, since each schedule object contains the actions of all ranks."""
+    """Return an object that the constructors of torch's schedules accept as a pipeline stage. Its rank is always 0,
+    because a schedule object contains the actions of all ranks."""
     from torch import nn
 
     return SimpleNamespace(
@@ -77,7 +83,8 @@ def _stub(stage: int, num_ranks: int, num_stages: int) -> SimpleNamespace:
 
 
 def _no_loss(*_: object) -> None:
-    """Do nothing: the loss function of a schedule. (torch plans backwards only for a schedule with a loss function.)"""
+    """Stand for the loss function of a schedule, without doing anything: torch plans backwards only for a schedule with
+    a loss function."""
 
 
 def _format_actions(actions: Iterable[Any]) -> list[str]:
@@ -91,8 +98,8 @@ def _parts(cell: str) -> list[tuple[int, str, int]]:
 
 
 def _check(orders: Sequence[Sequence[str]], num_stages: int, num_microbatches: int) -> None:
-    """Raise AssertionError unless each stage runs each microbatch exactly once forward and once backward. `orders`: the
-    actions of each rank."""
+    """Check that each stage runs each microbatch exactly once forward and once backward. `orders`: actions of each
+    rank. Raises AssertionError."""
     parts = [part for order in orders for cell in order for part in _parts(cell)]
     for kinds in ("F", "BW", "BI"):
         done = sorted((stage, number) for stage, kind, number in parts if kind in kinds)
@@ -100,8 +107,8 @@ def _check(orders: Sequence[Sequence[str]], num_stages: int, num_microbatches: i
 
 
 def _align(orders: Sequence[Sequence[str]], num_stages: int) -> Grid:
-    """Return the grid for the orders of all ranks. At each time, a rank starts its next action if the inputs of the
-    action exist. `orders`: the actions of each rank."""
+    """Return the grid of a schedule. At each time, a rank starts its next action if the inputs of this action exist.
+    `orders`: actions of each rank."""
     done: set[tuple[int, str, int]] = set()
     rows: list[list[str]] = [[] for _ in orders]
     next_action = [0] * len(orders)
@@ -121,10 +128,10 @@ def _align(orders: Sequence[Sequence[str]], num_stages: int) -> Grid:
 
 
 def _can_run(cell: str, done: set[tuple[int, str, int]], num_stages: int) -> bool:
-    return all(_waits_for(part, done, num_stages) for part in _parts(cell))
+    return all(_has_inputs(part, done, num_stages) for part in _parts(cell))
 
 
-def _waits_for(part: tuple[int, str, int], done: set[tuple[int, str, int]], num_stages: int) -> bool:
+def _has_inputs(part: tuple[int, str, int], done: set[tuple[int, str, int]], num_stages: int) -> bool:
     stage, kind, number = part
     if kind == "F":
         return stage == 0 or (stage - 1, "F", number) in done

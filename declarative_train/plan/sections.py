@@ -31,8 +31,11 @@ from declarative_train.recipe.sections.logging import RUNS, PluginSink
 
 
 def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[str, UnitPlan]:
-    """Return {metric: conversion to the unit of its target's columns}. `units`: {metric: (field, its unit)}. The shape
-    in the result is that of one row of the field, even if a sample is a window of several rows."""
+    """Return a dict from metric to the conversion of its values to the unit of the target's columns.
+
+    `units`: dict from metric to (field of the target, unit of this field). The conversion has the shape of one row of
+    the field, even if a sample is a window of several rows.
+    """
     fields = {field.name: field for field in data.fields}
     found = {}
     for metric, (name, unit) in units.items():
@@ -46,8 +49,9 @@ def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[st
 def plan_objective(
     terms: Iterable[Term], measures: Iterable[Measure], sources: Mapping[str, str], units: Mapping[str, UnitPlan]
 ) -> ObjectivePlan:
-    """Return the plan of losses (`terms`) and metrics (`measures`). `sources`: {name of a tensor in the recipe: its
-    name in the batch or among the model's outputs}. `units`: the result of `plan_units`."""
+    """Return the plan of losses (`terms`) and metrics (`measures`). `sources`: dict from the name of a tensor in the
+    recipe to its name in the batch or among the outputs of the model. `units`: dict from metric to conversion of its
+    values."""
 
     def source(name: str | None) -> str | None:
         return None if name is None else sources[name]

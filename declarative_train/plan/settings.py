@@ -1,7 +1,8 @@
-"""Settings of a recipe by dotted path, as in `--set`, and the choice of those that distinguish runs.
+"""Settings of a recipe by dotted path, as in `--set`; and the choice of the settings that distinguish runs.
 
 A run's name, the columns of `dtrain runs` and the hyper-parameters in TensorBoard show only the settings that differ
-between runs: the most important first, and with short names."""
+between runs. The most important ones come first, and names are short.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ Settings = Mapping[str, object]
 
 LONGEST_LABEL = 56  # characters of a run's name after its time
 LONGEST_VALUE = 20
-MOST_SETTINGS = 4  # in a run's name
-# the most important first; other keys come before the last three
+MOST_SETTINGS = 4  # settings in a run's name
+# patterns of settings, the most important first; settings that match no pattern come after these and before `_LAST`
 _IMPORTANT = (
     r"parallelism(\..*)?",
     r"training\.optimizer\.lr",
@@ -36,19 +37,20 @@ _IMPORTANT = (
     r"layout\..*",
 )
 _LAST = (r"seed", r"evaluation\..*", r"(checkpoint|logging|meta)\..*")
-# they decide no number, or repeat what is known
+# settings that cannot distinguish runs: they change no number, or repeat what other settings say
 _UNINFORMATIVE = re.compile(
     r"name|requires|language|plugins|meta\..*|logging\..*|sweep\..*|data\.workers|checkpoint\..*"
 )
 
 
 def settings_of(recipe: Recipe) -> dict[str, object]:
-    """Return every value of the resolved recipe by dotted path, defaults included. Passwords in URLs are masked."""
+    """Return a dict from dotted path to value, for every value of the resolved recipe, defaults included. Passwords in
+    URLs are masked."""
     return {".".join(map(str, leaf.path)): _plain(leaf.value) for leaf in recipe.leaves()}
 
 
 def _plain(value: Any) -> object:
-    """Return a value converted to types that JSON can store."""
+    """Convert a value to types that JSON can store. Passwords in texts are masked."""
     if isinstance(value, BaseModel):
         return _plain(value.model_dump())
     if isinstance(value, Mapping):
@@ -61,8 +63,7 @@ def _plain(value: Any) -> object:
 
 
 def importance(key: str) -> tuple[int, str]:
-    """Return a sort key for the dotted path `key` of a setting: the more important the setting, the smaller the sort
-    key."""
+    """Return a sort key for the dotted path `key` of a setting. Important settings have small sort keys."""
     for at, pattern in enumerate(_IMPORTANT):
         if re.fullmatch(pattern, key):
             return at, key
@@ -71,14 +72,17 @@ def importance(key: str) -> tuple[int, str]:
 
 
 def select_distinguishing(keys: Iterable[str]) -> list[str]:
-    """Return those of the settings `keys` that can distinguish runs (not logging, for example), the most important
-    first."""
+    """Return the settings among `keys` that can distinguish runs, the most important first. Logging, for example,
+    cannot."""
     return sorted((key for key in set(keys) if not _UNINFORMATIVE.fullmatch(key)), key=importance)
 
 
 def find_differing(runs: Sequence[Settings]) -> list[str]:
-    """Return the settings that differ between runs, the most important first. A setting is left out if a more important
-    one has the same values in every run: for example the width of a node, if the recipe takes it from `vars`."""
+    """Return the settings that differ between runs, the most important first.
+
+    A setting is left out if a more important one differs in the same way: for example the width of a node, if the
+    recipe takes it from `vars`.
+    """
     found: dict[tuple[str | None, ...], str] = {}
     for key in select_distinguishing({key for settings in runs for key in settings}):
         values = tuple(_word(settings[key]) if key in settings else None for settings in runs)
@@ -92,7 +96,8 @@ def _word(value: object) -> str:
 
 
 def shorten_names(keys: Iterable[str]) -> dict[str, str]:
-    """Return {key: its shortest ending that no other key has}. The name of `parallelism` is "mode"."""
+    """Return a dict from key to a short name: the shortest ending of the key that no other key has. The name of
+    `parallelism` is "mode"."""
     names = {}
     left = list(dict.fromkeys(keys))
     parts = {key: ["mode"] if key == "parallelism" else _parts(key) for key in left}
@@ -125,9 +130,9 @@ def format_value(value: object) -> str:
 
 
 def label(mode: str, asked: Mapping[str, object], others: Mapping[str, object] = {}) -> str:
-    """Return the second part of a run's name, after the time: the mode and the most important settings, as text that is
-    safe in file names and shells. `asked`: settings from the command line or a sweep. `others`: further settings that
-    differ between the runs of a sweep."""
+    """Return the part of a run's name after the time: the mode and the most important settings. The text is safe in
+    file names and shells. `asked`: settings from the command line or a sweep. `others`: further settings that differ
+    between the runs of a sweep."""
     found = {
         key: asked.get(key, others.get(key))
         for key in [*select_distinguishing(asked), *select_distinguishing(set(others) - set(asked))]
@@ -143,15 +148,15 @@ def label(mode: str, asked: Mapping[str, object], others: Mapping[str, object] =
 
 
 def safe(text: str, longest: int = LONGEST_VALUE) -> str:
-    """Return a text that is safe in file names and shells: the part after the last "/", with other characters replaced
-    by "_", cut to `longest` characters."""
+    """Make a text safe for file names and shells: take the part after the last "/", replace other characters by "_",
+    and cut it to `longest` characters."""
     text = text.rsplit("/", 1)[-1] if "/" in text else text
     return re.sub(r"[^A-Za-z0-9.,+_=-]+", "_", text).strip("._-")[:longest] or "none"
 
 
 def select_overridden(overrides: Iterable[str], settings: Settings) -> dict[str, object]:
-    """Return {setting: value} for the settings that `--set` options changed. `overrides`: the options. `settings`: all
-    settings of the plan. An option that sets a mapping sets every setting below it."""
+    """Return the settings that `--set` options changed, with their values. `overrides`: the options. `settings`: all
+    settings of the plan. An option that sets a mapping changes every setting below it."""
     found: dict[str, object] = {}
     for option in overrides:
         key = option.removeprefix("--set ").partition("=")[0].strip().replace('"', "").replace("'", "")

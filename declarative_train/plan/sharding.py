@@ -24,11 +24,14 @@ def sharding_of(
 ) -> ShardingPlan | None:
     """Return the sharding of a model; None if `reshard` is None, because the mode does not shard parameters.
 
-    `opened`: the model's graph after `open_blocks`, with a node for each unit. Each unit is gathered as a group. The
-    nodes before the first unit (an embedding) are one more group, which is freed after use. The nodes after the last
-    unit (a norm and a head) are another group, which stays gathered, because the backward begins with it. All other
-    parameters stay gathered: those of nodes between units, and those that are tied or used several times. In a
-    pipeline, there are no such groups before and after the units, and everything stays gathered for the step."""
+    `opened`: the model's graph after `open_blocks`, in which each unit is one node. Each unit is a group of parameters
+    that is gathered together. The nodes before the first unit (an embedding) are one more group, which is freed after
+    use. The nodes after the last unit (a norm and a head) are another group. It stays gathered, because the backward
+    begins with it. All other parameters stay gathered too: those of nodes between units, and those that are tied or
+    used several times.
+
+    In a pipeline, there are no groups before and after the units, and everything stays gathered for the step.
+    """
     if reshard is None:
         return None
     everything = tuple(parameters)
@@ -51,8 +54,8 @@ def sharding_of(
 def _ends(
     names: Sequence[str], units: Collection[str], held: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return (nodes with parameters before the first unit, nodes with parameters after the last unit). `names`: all
-    nodes in order. `held`: those with parameters."""
+    """Return the nodes with parameters before the first unit, and those after the last unit. `names`: all nodes in
+    order. `held`: the nodes with parameters."""
     inside = [position for position, name in enumerate(names) if name in units]
     if not inside:
         return (), ()
@@ -61,6 +64,7 @@ def _ends(
 
 
 def _holder(parameter: str, names: frozenset[str]) -> str:
-    """Return the node in `names` that contains a parameter: the longest path with which the parameter's name begins."""
+    """Return the node that contains a parameter. Of the nodes in `names` whose path begins the parameter's name, it is
+    the one with the longest path."""
     parts = parameter.split(".")
     return next(way for end in range(len(parts), 0, -1) if (way := ".".join(parts[:end])) in names)

@@ -1,9 +1,10 @@
-"""Automatic cuts of a pipeline: the nodes are divided, in their order, into stages such that the most expensive stage
+"""Automatic cuts of a pipeline. The nodes are divided, in their order, into stages such that the most expensive stage
 costs as little as possible.
 
 The cost of a node is the number of operations of its forward for one sample, plus two for each parameter, because the
 update of parameters takes time even if little is computed with them (an embedding). Nodes that share parameters stay in
-one stage if possible."""
+one stage if possible.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +18,10 @@ from declarative_train.graph.graph import Graph
 def balance_cuts(
     graph: Graph, parameters: Shapes, num_stages: int, linked: Iterable[tuple[str, str]] = ()
 ) -> tuple[tuple[str, ...], ...] | None:
-    """Return the names of the nodes of each stage, in order; None if some stage would have no parameter. `linked`:
-    pairs of nodes with a common parameter. They are separated only if no division into stages keeps all pairs together.
+    """Return the names of the nodes of each stage, in order. Return None if no division gives every stage a parameter.
+
+    `linked`: pairs of nodes that share a parameter. All of them are kept together if any such division exists;
+    otherwise they are ignored.
     """
     names = [node.name for node in graph.nodes]
     held = [num_parameters(name, parameters) for name in names]
@@ -37,8 +40,8 @@ def balance_cuts(
 
 
 def _splitting_cuts(names: Sequence[str], linked: Iterable[tuple[str, str]]) -> set[int]:
-    """Return the positions at which a cut would separate two linked nodes. A cut at position i is before node i of
-    `names`. `linked`: pairs of nodes with a common parameter."""
+    """Return the positions at which a cut would separate two nodes that share a parameter (`linked`). Position i is
+    before node i of `names`."""
     places = [sorted((names.index(one), names.index(other))) for one, other in linked]
     return {place for first, last in places for place in range(first + 1, last + 1)}
 
@@ -46,12 +49,15 @@ def _splitting_cuts(names: Sequence[str], linked: Iterable[tuple[str, str]]) -> 
 def _partition(
     costs: Sequence[int], counts: Sequence[bool], num_parts: int, uncut: Collection[int] = ()
 ) -> list[int] | None:
-    """Divide a sequence of nodes into `num_parts` parts. Return the index of the end of each part, or None if there is
-    no division. `costs`: cost of each node. `counts`: whether each node counts; every part must have one that does.
-    `uncut`: indices at which no part may end.
+    """Divide a sequence of nodes into `num_parts` parts. Return the index of the end of each part; None if there is no
+    division.
 
-    The cost of the most expensive part is as small as possible; among such divisions, the sum of squared costs is
-    smallest. The method is dynamic programming, O(parts x nodes^2)."""
+    `costs`: cost of each node. `counts`: whether each node has parameters; every part must have such a node. `uncut`:
+    indices at which no part may end.
+
+    The cost of the most expensive part is as small as possible. Among such divisions, the sum of the squared costs is
+    smallest. The method is dynamic programming, O(parts x nodes^2).
+    """
     total = len(costs)
     sums = [0, *accumulate(costs)]
     counted = [0, *accumulate(map(int, counts))]

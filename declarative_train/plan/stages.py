@@ -50,7 +50,7 @@ class PlacementInput:
 def pipeline_of(
     site: PlacementInput, pipeline: PipelineAxis, layout: LayoutPlan
 ) -> tuple[PipelinePlan | None, list[Diagnostic]]:
-    """Return (the stages and the schedule of the pipeline, diagnostics); the first is None if the model cannot be
+    """Return the stages and the schedule of the pipeline, and diagnostics. The first is None if the model cannot be
     cut."""
     opened = open_blocks(site.lowered.graph, site.lowered.units)
     stages, diagnostics = stages_of(site, pipeline, opened)
@@ -80,16 +80,18 @@ def _count_parameters(names: Sequence[str], site: PlacementInput, opened: Graph)
 
 
 def _holders(names: Sequence[str], opened: Graph) -> dict[str, None]:
-    """Return the nodes whose parameters a stage has: its own nodes `names`, and the nodes that these call again. The
-    dict is used as an ordered set."""
+    """Return the nodes whose parameters a stage has, as the keys of a dict, in order: its own nodes `names`, and the
+    nodes that these call again."""
     called = (opened.node(name).target for name in names)
     return dict.fromkeys(names) | dict.fromkeys(name for name in called if name is not None)
 
 
 def find_shared(parameters: Sequence[ParameterPlan], opened: Graph, stages: Stages) -> tuple[SharedParameter, ...]:
-    """Return the parameters that several stages have, in the order of the model. Tied parameters count as one, with the
-    name of the parameter that they are tied to. `opened`: the model's graph after `open_blocks`. `stages`: the names of
-    each stage's nodes."""
+    """Return the parameters that several stages have, in the order of the model.
+
+    Tied parameters count as one, with the name of the parameter that they are tied to. `opened`: the model's graph
+    after `open_blocks`. `stages`: names of the nodes of each stage.
+    """
     nodes = {node.name: node.name for node in opened.nodes}
     holders = [_holders(names, opened) for names in stages]
     found: dict[str, set[int]] = {}
@@ -101,7 +103,7 @@ def find_shared(parameters: Sequence[ParameterPlan], opened: Graph, stages: Stag
 
 
 def stages_of(site: PlacementInput, pipeline: PipelineAxis, opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:
-    """Return (the names of each stage's nodes, diagnostics); the first is None if the model cannot be cut."""
+    """Return the names of the nodes of each stage, and diagnostics. The names are None if the model cannot be cut."""
     stages, diagnostics = _stages(site, pipeline, opened)
     if stages is None:
         return None, diagnostics
@@ -110,15 +112,18 @@ def stages_of(site: PlacementInput, pipeline: PipelineAxis, opened: Graph) -> tu
 
 
 def wire_elements(pieces: Sequence[Stage]) -> tuple[int, ...]:
-    """Return, for each stage except the first, the number of elements per sample that it receives from the previous
-    stage. `pieces`: the graphs of all stages."""
+    """Return, for each stage except the first, the number of elements per sample that the previous stage sends to it.
+    `pieces`: graphs of all stages."""
     return tuple(sum(piece.graph.inputs[name].num_elements for name in piece.wires_in) for piece in pieces[1:])
 
 
 def wire_dtypes(pieces: Sequence[Stage], precision: str) -> tuple[tuple[str, ...], ...]:
-    """Return, for each stage except the first, the dtypes of the values that it receives. Floats have the compute dtype
-    of `precision`, or the dtype of the parameters if a loss or metric reads the value; integers keep their dtype.
-    `pieces`: the graphs of all stages."""
+    """Return, for each stage except the first, the dtypes of the values that the previous stage sends to it. `pieces`:
+    graphs of all stages.
+
+    Floats have the compute dtype of `precision`; if a loss or metric reads the value, they have the dtype of the
+    parameters. Integers keep their dtype.
+    """
     read = {name for name, edge in pieces[-1].graph.outputs.items()} | set(pieces[-1].graph.outputs.values())
     wide = "float64" if precision == "fp64" else "float32"
     narrow = COMPUTE_DTYPES.get(precision, wide)
@@ -133,8 +138,8 @@ def wire_dtypes(pieces: Sequence[Stage], precision: str) -> tuple[tuple[str, ...
 
 
 def wire_bytes(pieces: Sequence[Stage], precision: str) -> tuple[WireBytes, ...]:
-    """Return, for each pair of neighbouring stages, the bytes per sample that are sent between them. `pieces`: the
-    graphs of all stages."""
+    """Return, for each pair of neighbouring stages, the bytes per sample that they send to each other. `pieces`: graphs
+    of all stages."""
     found = []
     for piece, dtypes in zip(pieces[1:], wire_dtypes(pieces, precision), strict=True):
         specs = [piece.graph.inputs[name] for name in piece.wires_in]
@@ -157,7 +162,7 @@ def _stages(site: PlacementInput, pipeline: PipelineAxis, opened: Graph) -> tupl
 
 
 def _find_linked(site: PlacementInput, opened: Graph) -> list[tuple[str, str]]:
-    """Return the pairs of nodes with a common parameter: a parameter of one is tied to one of the other, or one node
+    """Return the pairs of nodes that share a parameter: a parameter of one is tied to one of the other, or one node
     calls the other again."""
     place = {node.name: node.name for node in opened.nodes}
     ties = [(item.name, item.tie) for item in site.parameters if item.tie is not None]
@@ -172,8 +177,8 @@ def _with_parameters(site: PlacementInput, opened: Graph) -> list[str]:
 def _cut_by_names(
     site: PlacementInput, cut_before: Sequence[str], opened: Graph
 ) -> tuple[Stages | None, list[Diagnostic]]:
-    """Return (names of the nodes of each stage, errors); the first is None if a cut is wrong. Each node in `cut_before`
-    begins a stage; the name of a `repeat` or a block means its first node."""
+    """Cut the model before each node in `cut_before`. The name of a `repeat` or a block stands for its first node.
+    Return the names of the nodes of each stage, and errors; the names are None after an error."""
     names = [node.name for node in opened.nodes]
     starts, diagnostics = [0], list[Diagnostic]()
     for position, name in enumerate(cut_before):
@@ -196,8 +201,8 @@ def _cut_by_names(
 
 
 def _check_across(site: PlacementInput, pipeline: PipelineAxis, opened: Graph, stages: Stages) -> list[Diagnostic]:
-    """Report nodes and parameters that two stages use but cannot share, and nodes that a schedule with a split backward
-    cannot run."""
+    """Report nodes and parameters that two stages use but cannot share, and nodes that do not work with a schedule that
+    splits backwards."""
     place = {name: position for position, names in enumerate(stages) for name in names}
     diagnostics = list(_check_copies(site, pipeline, find_shared(site.parameters, opened, stages)))
     special = [fact.path for fact in site.lowered.facts if fact.kind in ("mixes_samples", "statistics", "plugin")]
@@ -216,8 +221,8 @@ def _check_across(site: PlacementInput, pipeline: PipelineAxis, opened: Graph, s
 
 
 def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
-    """Return whether a node's module runs twice within one stage. `place`: {node: its stage}. (A module that runs in
-    two stages is copied, so it runs once in each.)"""
+    """Return whether the module of a node runs twice within one stage. `place`: dict from node to its stage. A module
+    that runs in two stages is not such a case: it is copied, and runs once in each."""
     node = graph.node(name)
     if node.kind == "reuse":
         others = (each.name for each in graph.nodes if each.target == node.target and each.name != name)
@@ -226,7 +231,8 @@ def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
 
 
 def _value_of_node(parameter: str, place: Mapping[str, P]) -> P:
-    """Return the value in `place` of the node that contains a parameter. `place`: {path of a node: any value}."""
+    """Return the value in `place` for the node that contains a parameter. `place`: dict from the path of a node to any
+    value."""
     parts = parameter.split(".")
     ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     return next(place[way] for way in ways if way in place)
@@ -235,8 +241,8 @@ def _value_of_node(parameter: str, place: Mapping[str, P]) -> P:
 def _check_copies(
     site: PlacementInput, pipeline: PipelineAxis, shared: Sequence[SharedParameter]
 ) -> Iterator[Diagnostic]:
-    """Report a tied parameter if two of its stages are on one rank: both stages would hold the same tensor, and
-    `fully_shard` cannot shard it twice."""
+    """Report a tied parameter if two stages that use it are on one rank. Both stages have the same tensor then, which
+    `fully_shard` cannot shard twice."""
     mesh = site.recipe.mode.mesh(site.recipe.layout.num_gpus)
     if mesh is None or size_of(mesh, "shard") == 1:
         return
@@ -252,6 +258,6 @@ def _check_copies(
 
 
 def _cut_span(site: PlacementInput, stage: int) -> Span:
-    """Return the place in the recipe of the cut before stage `stage`; with automatic cuts, the place of the nearest
-    enclosing key that is written."""
+    """Return the place in the recipe of the cut before stage `stage`. With automatic cuts, it is the nearest enclosing
+    key that the recipe has."""
     return site.recipe.span(("parallelism", "pipeline", "cut_before", stage - 1))

@@ -21,8 +21,8 @@ Settings = Mapping[str, ParameterSettings]
 
 
 def storage_of(name: str, found: ParameterSettings, tables: Collection[str]) -> StorageName | None:
-    """Return the number format in which a parameter is stored; None for full precision. `found`: the parameter's
-    settings. `tables`: the weights that can be stored in fewer bits (those of linear maps and embeddings)."""
+    """Return the number format in which a parameter is stored; None for full precision. `found`: settings of the
+    parameter. `tables`: names of the weights that can be stored in fewer bits (those of linear maps and embeddings)."""
     return found.storage if name in tables else None
 
 

@@ -1,8 +1,9 @@
-"""Graph that computes selected outputs of a plan from fields, and nothing else.
+"""Graph that computes selected outputs of a plan from the fields.
 
-A plan has two graphs: one for the values that are computed from fields alone, and the model. This module joins them and
-removes the nodes on which no requested output depends. A target is an input of the result only if a requested output
-reads it."""
+A plan has two graphs: one for the values that are computed from fields alone, and the model. This module joins them,
+and removes the nodes on which no requested output depends. The result reads a target only if a requested output depends
+on it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class UnknownOutputError(Exception):
-    """Error: a requested output is not in the model. `known`: the names that exist."""
+    """Error: a requested output is not in the model. `known`: names of the outputs that exist."""
 
     def __init__(self, name: str, known: Sequence[str], reason: str = "") -> None:
         self.name, self.known, self.reason = name, tuple(known), reason
@@ -40,9 +41,11 @@ def _through(edges: Mapping[str, Edge], made: Mapping[str, Edge]) -> dict[str, E
 
 
 def prune(plan: Plan, outputs: Sequence[str]) -> Graph:
-    """Return the graph that computes only `outputs`, in this order. An output is a value that losses or metrics read, a
-    node (`encoder`; `lstm.hidden` for an output other than the first), or a node in a block (`gpt.layers.0.attn`).
-    Raises UnknownOutputError."""
+    """Return the graph that computes only `outputs`, in this order. Raises UnknownOutputError.
+
+    An output is a value that losses or metrics read, a node (`encoder`; `lstm.hidden` for an output of a node that is
+    not its first), or a node in a block (`gpt.layers.0.attn`).
+    """
     graph = whole_graph(plan)
     edges: dict[str, Edge] = {}
     for name in outputs:
@@ -79,7 +82,8 @@ def _why_not(graph: Graph, name: str) -> str:
 
 
 def _find_needed(graph: Graph, edges: Iterable[Edge]) -> set[str]:
-    """Return the names of the nodes on which the edges depend. If a node calls another again, it depends on it."""
+    """Return the names of the nodes on which the edges depend. A node that calls another again depends on the node that
+    it calls."""
     nodes = {node.name: node for node in graph.nodes}
     found: set[str] = set()
     waiting = [edge.partition(":")[0] for edge in edges if ":" in edge]

@@ -1,8 +1,9 @@
-"""Tensor maps: from the parameters of a model to the tensors of a published file that fill them. Only the header of a
-file is needed to compare its tensors with the parameters.
+"""Tensor maps: from the parameters of a model to the tensors of a published file that fill them. The header of a file
+is enough to compare its tensors with the parameters.
 
-A parameter is filled by one tensor or by several, stacked as rows; tensors may be transposed. Each rank reads only its
-part of the file."""
+A parameter is filled by one tensor, or by several that are stacked as rows; tensors may be transposed. Each rank reads
+only its part of the file.
+"""
 
 from __future__ import annotations
 
@@ -55,15 +56,17 @@ def _data(params: Mapping[str, object]) -> dict[str, object]:
 
 
 def respell(tensors: TensorMapPlan, name: str) -> str:
-    """Return the current name of a tensor that may have an old name in the file (see `TensorMapPlan.respelt`)."""
+    """Return the current name of a tensor whose name in the file may be an older one (see `TensorMapPlan.respelt`)."""
     old = next((end for end in tensors.respelt if name.endswith(end)), None)
     return name if old is None else name.removesuffix(old) + tensors.respelt[old]
 
 
 def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | None = None) -> tuple[PartPlan, ...]:
-    """Return the tensors of a file that fill a parameter; () if published models do not have the parameter. `stored`:
-    the names in the file; None if unknown. If none of these names begins with the map's prefix, the result has no
-    prefix either."""
+    """Return the tensors of a file that fill a parameter; () if published models do not have this parameter.
+
+    `stored`: the names in the file; None if unknown. If none of them has the map's prefix, the names in the result have
+    no prefix either.
+    """
     found: Iterable[PartPlan] = tensors.entries.get(parameter, ())
     copies: tuple[str, ...] = ()
     if not found and not tensors.alone:
@@ -85,14 +88,14 @@ def _match(pattern: str, name: str) -> tuple[str, ...] | None:
 
 
 def fill_numbers(pattern: str, copies: Iterable[str]) -> str:
-    """Return a pattern with each `*` replaced by the number of a copy, in the order of `copies`, and each `{+1}` by
-    this number plus one (torchvision counts the stages of a ResNet from 1)."""
+    """Replace each `*` in a pattern by the number of a copy, in the order of `copies`, and each `{+1}` by this number
+    plus one (torchvision counts the stages of a ResNet from 1)."""
     left = iter(copies)
     return _PLACE.sub(lambda place: str(int(next(left)) + int(place[1] or 0)), pattern)
 
 
 def shape_of(parts: Iterable[PartPlan], found: Shapes) -> tuple[int, ...] | None:
-    """Return the shape of the parameter that the tensors `parts` of a file form together; None if they do not fit
+    """Return the shape of the parameter that `parts`, tensors of a file, form together. Return None if they do not fit
     together. `found`: shapes of the file's tensors."""
     parts = list(parts)
     shapes = [shape_of_part(part, found[part.name]) for part in parts]
@@ -105,15 +108,15 @@ def shape_of(parts: Iterable[PartPlan], found: Shapes) -> tuple[int, ...] | None
 
 
 def grow_shape(tensors: TensorMapPlan, name: str, shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Return the shape that the parameter `name` has when its tensors in the file give it `shape`. It has more rows if
-    tokens were added to the model (`TensorMapPlan.grown`); otherwise it is `shape`."""
+    """Return the expected shape of the parameter `name` in the model, if its tensors in the file form the shape
+    `shape`. It has more rows if tokens were added to the model (`TensorMapPlan.grown`); otherwise it is `shape`."""
     before, after = tensors.grown.get(name, (0, 0))
     return (after, *shape[1:]) if shape and shape[0] == before else shape
 
 
 def shape_of_part(part: PartPlan, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that a part has within its parameter. `shape`: the shape of the tensor in the file. Return () if
-    a tensor of this shape cannot be the part."""
+    """Return the shape that a tensor of the file, of shape `shape`, has as a part of its parameter. Return () if a
+    tensor of this shape cannot be the part."""
     if part.count:
         if shape[:1] != (part.count,) or len(shape) < 2:
             return ()
@@ -123,8 +126,8 @@ def shape_of_part(part: PartPlan, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _without_ones(shape: tuple[int, ...], ones: int) -> tuple[int, ...]:
-    """Return a shape without its first `ones` dimensions, or () if one of these has another size than 1. If `ones` is
-    negative, return the shape with as many dimensions of size 1 in front."""
+    """Return a shape without its first `ones` dimensions, or () if one of these is not of size 1. If `ones` is
+    negative, return the shape with so many dimensions of size 1 in front."""
     if ones < 0:
         return (1,) * -ones + shape
     return shape[ones:] if shape[:ones] == (1,) * ones else ()
@@ -134,8 +137,11 @@ def check_published(
     held: ModelTensors, plan: WeightsPlan, found: Shapes, *, whole: bool = True
 ) -> tuple[str, str | None] | None:
     """Return (problem, hint) if tensors of a published file are missing, unexpected or of the wrong shape; None if
-    everything fits. `held`: the tensors of the model. `found`: shapes in the file. `whole`: False if `held` is only a
-    part of the model; then unexpected tensors of the file are no problem, since they may belong to other ranks."""
+    everything fits.
+
+    `held`: tensors of the model. `found`: shapes in the file. `whole`: False if `held` is only a part of the model.
+    Unexpected tensors are then not a problem, because they may belong to other ranks.
+    """
     node, tensors = plan.node, plan.tensors
     assert tensors is not None
     if tensors.alone:
@@ -180,8 +186,8 @@ def check_published(
 
 def check_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[str, str | None] | None:
     """Return (problem, hint) if tensors are missing in the file or have the wrong shape; None if everything fits. Only
-    the parameters in the map's `entries` are compared. `held`: shapes of the parameters. `found`: shapes in the file.
-    """
+    the parameters in the map's `entries` are compared. `held`: shapes of the parameters. `found`: shapes in the
+    file."""
     problems = []
     for name in tensors.entries:
         parts = parts_in(tensors, name)
@@ -207,8 +213,8 @@ def is_selected(selectors: Iterable[str], name: str) -> bool:
 
 
 def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[str, str | None] | None:
-    """Return (problem, hint) for the first selector in `exclude` that matches no parameter; None if each matches one.
-    `selectors`: the selectors in `exclude`. `names`: the parameters."""
+    """Return (problem, hint) for the first of the `selectors` of `exclude` that matches no parameter; None if each
+    matches one. `names`: the parameters."""
     idle = next((each for each in selectors if not any(is_selected([each], name) for name in names)), None)
     if idle is None:
         return None
@@ -220,9 +226,11 @@ def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[st
 
 
 def find_drawn(held: ModelTensors, plan: WeightsPlan, found: Shapes) -> list[str]:
-    """Return the names of the parameters that keep random initial values: those of output layers that the file lacks
-    completely. Parameters that the plan's `exclude` selects are left out. `held`: the tensors of the model. `found`:
-    shapes in the file."""
+    """Return the names of the parameters that get random initial values, because they belong to output layers that the
+    file lacks completely.
+
+    Parameters that the plan excludes are left out. `held`: tensors of the model. `found`: shapes in the file.
+    """
     assert plan.tensors is not None
     below, aliases = _below(held, plan.node)
     names = [
@@ -232,9 +240,9 @@ def find_drawn(held: ModelTensors, plan: WeightsPlan, found: Shapes) -> list[str
 
 
 def _missing_heads(below: Shapes, aliases: Iterable[list[str]], tensors: TensorMapPlan, found: Shapes) -> list[str]:
-    """Return the parameters of output layers that the file lacks completely. (If the file has some of the parameters of
-    an output layer, missing ones are an error.) `below`: shapes of the parameters. `aliases`: all names of each
-    parameter. `found`: shapes in the file."""
+    """Return the parameters of output layers that the file lacks completely. (If it lacks only some parameters of an
+    output layer, that is an error.) `below`: shapes of the parameters. `aliases`: all names of each parameter. `found`:
+    shapes in the file."""
     held = {name for name in below if any(part.name in found for part in parts_in(tensors, name, found))}
     full = {name.rpartition(".")[0] for name in held}
     names = [names[0] for names in aliases if not held & {*names}]
@@ -260,8 +268,8 @@ def _hint(missing: list[str], unexpected: list[str], wrong: list[str], *, has_he
 
 
 class ModelTensors(NamedTuple):
-    """Shapes of the parameters and buffers of a model, by name. `ties`: {name of a tied tensor: first name of the same
-    tensor}."""
+    """Shapes of the parameters and buffers of a model, by name. `ties`: dict from the name of a tied tensor to the
+    first name of the same tensor."""
 
     shapes: Shapes
     ties: Mapping[str, str]
@@ -280,7 +288,7 @@ class ModelTensors(NamedTuple):
 
 
 def _below(held: ModelTensors, node: str) -> tuple[dict[str, tuple[int, ...]], list[list[str]]]:
-    """Return ({name: shape} of the parameters below a node, and a list of all names of each of these parameters: a tied
+    """Return the parameters of a node: a dict from name to shape, and a list with all names of each parameter (a tied
     one has several). Names are relative to the node; "" is the whole model."""
     prefix = f"{node}." if node else ""
     names: dict[str, list[str]] = {}

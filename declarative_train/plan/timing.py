@@ -27,7 +27,7 @@ _LEAST_STEPS, _VANISHES = 10, 1e-4
 @dataclass(slots=True)
 class Timing:
     """Conversion of durations (`3 epochs`, `5%`) to optimizer steps, for a run of `num_steps` steps.
-    `tokens_per_sample`: None if samples are not texts. `diagnostics`: errors and warnings that the methods found."""
+    `tokens_per_sample`: None if samples are not texts. `diagnostics`: errors and warnings that the methods add."""
 
     recipe: Recipe
     batch: BatchSpec
@@ -53,8 +53,8 @@ class Timing:
         }
 
     def interval(self, path: str, duration: Duration | None) -> int | None:
-        """Return the interval with the key `path` (such as `evaluation.every`) in steps; None if it is not set. Warn if
-        it is longer than the run."""
+        """Return an interval in steps; None if it is not set. Warn if it is longer than the run. `path`: key of the
+        interval in the recipe (such as `evaluation.every`)."""
         if duration is None:
             return None
         steps = self._steps_at(path, duration)
@@ -73,8 +73,8 @@ class Timing:
         return steps
 
     def decay(self, path: str, decay: float) -> float:
-        """Return `decay`, the decay of a moving average with the key `path`. Warn if the average covers more than a
-        third of the run."""
+        """Return `decay` unchanged. Warn if a moving average with this decay covers more than a third of the run.
+        `path`: key of the decay in the recipe."""
         if round(3 / (1 - decay)) > self.num_steps:
             self.diagnostics.append(average_longer_than_run(self.recipe.span(path), decay, self.num_steps))
         return decay
@@ -99,8 +99,8 @@ class Timing:
         return found
 
     def check_lr(self, schedule: LrSchedule, num_warmup_steps: int) -> None:
-        """Warn if a schedule falls to almost zero before the middle of the run. Recipes with plugins and very short
-        runs are not checked. `schedule`: its durations are in steps."""
+        """Warn if a schedule falls to almost zero before the middle of the run. `schedule`: schedule whose durations
+        are in steps. Recipes with plugins and very short runs are not checked."""
         if self.recipe.plugins:  # whose factors may fail
             return
         middle = self.num_steps // 2
@@ -123,19 +123,20 @@ class Timing:
             return 1
 
     def _is_checked_by_recipe(self, duration: Duration) -> bool:
-        """Return whether the check `longer-than-run` of the recipe already compares a duration with the length of the
-        run, because both have the same unit."""
+        """Return whether a check of the recipe (`longer-than-run`) already compares the duration with the length of the
+        run. It does if both have the same unit."""
         return getattr(self.recipe.training, duration.unit, None) is not None
 
     def _is_written(self, path: str) -> bool:
-        """Return whether the recipe sets the key `path` itself (a default value is not the user's mistake)."""
+        """Return whether the recipe itself sets the key `path`. A default value is not reported, because it is not a
+        mistake of the user."""
         span = self.recipe.span(path)
         return span != self.recipe.span(path.rpartition(".")[0]) and span != self.recipe.key_span(path)
 
 
 def batch_of(recipe: Recipe, data: DataSpec) -> tuple[BatchSpec | None, list[Diagnostic]]:
-    """Return (the batch sizes of a run, diagnostics); the first is None if an epoch would have no step. Checks of the
-    recipe (R003, P001) have already made sure that the global batch can be divided."""
+    """Return the batch sizes of a run, and diagnostics. The sizes are None if an epoch would have no step. Checks of
+    the recipe (R003, P001) have made sure before that the global batch can be divided."""
     training, parallelism, layout = recipe.training, recipe.mode, recipe.layout
     num_samples = data.set("training").num_samples
     size = training.global_batch_size
@@ -161,7 +162,8 @@ def batch_of(recipe: Recipe, data: DataSpec) -> tuple[BatchSpec | None, list[Dia
 
 
 def num_steps_of(recipe: Recipe, batch: BatchSpec) -> int:
-    """Return the number of optimizer steps of a run; a part of an epoch is rounded up to a whole step."""
+    """Return the number of optimizer steps of a run. A fraction of a step, from a length in epochs, counts as a whole
+    step."""
     training = recipe.training
     if training.steps is not None:
         return training.steps

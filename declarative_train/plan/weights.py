@@ -1,6 +1,7 @@
-"""Initial values from files: names and shapes in local files are compared with those of the parameters that they fill.
+"""Initial values from files. The names and shapes in local files are compared with the parameters that they fill.
 
-Files on other machines are read when the run starts. The comparison is then the same, with the same messages."""
+Files on other machines are read when the run starts. They are compared in the same way then, with the same messages.
+"""
 
 from __future__ import annotations
 
@@ -42,18 +43,20 @@ if TYPE_CHECKING:
 
     from declarative_train.graph.lower import Lowered
 
-INDEX = ".safetensors.index.json"  # of a model in several files
+INDEX = ".safetensors.index.json"  # ending of the index of a model in several files
 KINDS = (".safetensors", INDEX, ".pt", ".pth", ".bin")
 MORE_THAN_TENSORS = "it contains more than tensors, and its code is not executed; save a state_dict()"
-_MOST_OLD_BYTES = 256 << 20  # of a file whose format has no index, which is read completely
-TORCH_BEGINS = (b"PK\x03\x04", b"\x80")  # an archive, or the older pickle
+# largest file in torch's old format that is read: it has no index, so that it is read completely
+_MOST_OLD_BYTES = 256 << 20
+TORCH_BEGINS = (b"PK\x03\x04", b"\x80")  # first bytes of a file of torch: an archive, or an older pickle
 _SHOWN = 3
 
 
 def plan_weights(
     recipe: Recipe, lowered: Lowered | None, parameters: Sequence[ParameterPlan] | None
 ) -> tuple[tuple[WeightsPlan, ...], list[Diagnostic]]:
-    """Return (a WeightsPlan for each entry of `model.weights`, errors for files that do not fit the parameters)."""
+    """Return a WeightsPlan for each entry of `model.weights` and each published adapter, and errors for files that do
+    not fit the parameters."""
     plans, diagnostics = [], []
     module = None
     for weights in recipe.model.weights:
@@ -115,8 +118,8 @@ def plan_weights(
 
 
 def _check_package(given: Sequence[Weights]) -> Iterator[Diagnostic]:
-    """Report that the package safetensors is not installed, if one of the entries `given` of `model.weights` needs it:
-    lint does not need the package, but the run does."""
+    """Report that the package safetensors is not installed, if a file in `model.weights` needs it. The check of a
+    recipe works without this package, but the run does not."""
     how = extra_for("safetensors")
     for weights in given if how is not None else ():
         if weights.path.endswith((".safetensors", INDEX)):
@@ -124,9 +127,11 @@ def _check_package(given: Sequence[Weights]) -> Iterator[Diagnostic]:
 
 
 def _pin_run(path: str, local: str | None) -> str:
-    """Return the path of the newest run in `path`, if that is a folder of runs; otherwise `path`. `local`: the same
-    path as a local path; None if it is on another machine. (The plan has statistics of this run, so it must not load
-    the weights of a later run.)"""
+    """Return the path of the run to use, if `path` is a folder of runs; otherwise return `path`. `local`: the same path
+    as a local path; None if it is on another machine.
+
+    The plan has the statistics of this run, so a later run in the same folder must not be loaded instead.
+    """
     if local is None or not os.path.isdir(local):
         return path
     try:
@@ -149,8 +154,8 @@ def _shapes_in(path: str) -> Shapes | None:
 
 
 def files_of_index(path: str, index: object) -> dict[str, str]:
-    """Return {tensor: path of its file} from the content `index` of the index file at `path`. Raises ValueError if it
-    is malformed."""
+    """Return a dict from tensor name to the path of its file. `index`: content of the index file at `path`. Raises
+    ValueError if it is malformed."""
     named = index.get("weight_map") if isinstance(index, Mapping) else None
     if not isinstance(named, Mapping) or not named or not all(isinstance(file, str) for file in named.values()):
         raise ValueError("it has no `weight_map` from names to files")
@@ -210,8 +215,12 @@ def _shapes_in_torch(path: str) -> Shapes | None:
 
 
 def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
-    """Return the tensors of a file that torch saved, as meta tensors; None for old or large files that would have to be
-    read completely. Raises ValueError if the file has something other than tensors."""
+    """Return the tensors of a file that torch saved, as meta tensors. Raises ValueError if the file has something other
+    than tensors.
+
+    Return None for a large file in torch's old format, which would have to be read completely, and for a file that
+    torch cannot load now.
+    """
     import pickle
 
     import torch
@@ -227,7 +236,7 @@ def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
         found = torch.load(path, map_location="meta", weights_only=True, mmap=is_archive)
     except pickle.UnpicklingError:
         raise ValueError(MORE_THAN_TENSORS) from None
-    except Exception:  # an older format, or no weights at all: the run reports it
+    except Exception:  # an older format, or a file without weights: the run reports it
         return None
     for key in ("state_dict", "model"):
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
@@ -240,9 +249,12 @@ def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
 def check_shapes(
     module: nn.Module, plan: WeightsPlan, found: Shapes, *, whole: bool = True
 ) -> tuple[str, str | None] | None:
-    """Return (problem, hint) if names or shapes in a file do not fit the parameters below the plan's node; None if
-    every parameter gets a value. `found`: shapes in the file. `whole`: False if `module` is only a part of the model;
-    then names that it lacks are no problem, since they may belong to other ranks."""
+    """Return (problem, hint) if names or shapes in a file do not fit the parameters of the plan's node; None if every
+    parameter gets a value.
+
+    `found`: shapes in the file. `whole`: False if `module` is only a part of the model. Names that it lacks are then
+    not a problem, because they may belong to other ranks.
+    """
     from torch import nn
 
     from declarative_train.components.layers.modules.packed import as_computed
@@ -298,7 +310,8 @@ def _hint_of(missing: list[str], unexpected: list[str], kept: list[str], known: 
 
 
 def _prefixes(names: list[str], others: list[str]) -> list[str]:
-    """Return the shortest prefixes that match all of `names` and none of `others`; a prefix ends at a dot."""
+    """Return prefixes of names that match all of `names` and none of `others`, as short as possible. A prefix ends with
+    a dot; a name that has no such prefix is returned itself."""
     found: dict[str, None] = {}
     for name in names:
         parts = name.split(".")
@@ -308,9 +321,11 @@ def _prefixes(names: list[str], others: list[str]) -> list[str]:
 
 
 def _suggest_rename(missing: list[str], unexpected: list[str]) -> str:
-    """Return an entry of `rename` to suggest, such as `{"encoder.": "vit."}`. `unexpected`: names in the file.
-    `missing`: parameters without a value. The entry is made from the pair of names that have the most parts at their
-    end in common."""
+    """Return an entry of `rename` to suggest, such as `{"encoder.": "vit."}`. `missing`: parameters without a value.
+    `unexpected`: names in the file.
+
+    The entry is made from the two names that have the most parts at their end in common.
+    """
     shared, name, other = max(
         ((_count_shared_parts(name, other), name, other) for name in unexpected for other in missing),
         key=lambda found: found[0],

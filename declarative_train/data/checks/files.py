@@ -26,7 +26,7 @@ def missing_file(span: Span, problem: SourceError) -> Diagnostic:
     """
     close = nearest(problem.name, problem.known)
     hint = f"did you mean `{close}`?" if close is not None else problem.help
-    if hint is None and problem.path:  # not of a URL
+    if hint is None and problem.path:  # a local path
         hint = hint_on_path(span, problem.path)
     return error("D001", span, str(problem), hint)
 

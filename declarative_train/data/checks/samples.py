@@ -169,7 +169,7 @@ def rows_without_order(span: Span, column: str, message: str) -> Diagnostic:
 
 _ISO = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
 _MONTH = re.compile(r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b")
-_LOOKED_AT = 100_000  # rows
+_CHECKED_ROWS = 100_000
 
 
 def sorted_as_text(span: Span, table: Table, column: str) -> Diagnostic | None:
@@ -185,11 +185,11 @@ def sorted_as_text(span: Span, table: Table, column: str) -> Diagnostic | None:
     -     split: {validation: {type: last, fraction: 0.25, sort: day}}
     +     split: {validation: {type: last, fraction: 0.25, sort: iso}}
     """
-    # None if the text sorts in the same order as its meaning.
+    # Return None if alphabetical order is probably the intended order.
     found = table.columns[column]
     if found.dtype != "object" or found.shape:
         return None
-    values = table.read([column], slice(0, _LOOKED_AT))[column]
+    values = table.read([column], slice(0, _CHECKED_ROWS))[column]
     present = np.unique(np.asarray([str(value) for value in values if value is not None], str)).tolist()
     if len(present) < 2 or all(_ISO.match(value) for value in present):
         return None
@@ -200,9 +200,6 @@ def sorted_as_text(span: Span, table: Table, column: str) -> Diagnostic | None:
         return None
     message = f"`{column}` is text, such as `{present[0]:.40}` and `{present[-1]:.40}`, and is sorted letter by letter"
     return warning("D022", span, message, "write dates as 2024-01-31, numbers as numbers")
-
-
-_interleaved_windows_looked_at = 100_000  # rows
 
 
 def interleaved_windows(span: Span, table: Table, column: str) -> Diagnostic | None:
@@ -218,8 +215,8 @@ def interleaved_windows(span: Span, table: Table, column: str) -> Diagnostic | N
     -     window: {length: 2, sort: x}
     +     window: {length: 2, sort: iso}
     """
-    # None if all checked rows have different values.
-    values = make_comparable(table.read([column], slice(0, _interleaved_windows_looked_at))[column])
+    # Return None if all checked rows have different values.
+    values = make_comparable(table.read([column], slice(0, _CHECKED_ROWS))[column])
     found, counts = np.unique(values, return_counts=True)
     if len(found) == len(values):
         return None

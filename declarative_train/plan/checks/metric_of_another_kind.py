@@ -51,6 +51,6 @@ def _differ(measure: Measure, term: Term, data: DataSpec) -> bool:
 
 
 def _only_yes_and_no(chunks: Iterable[np.ndarray]) -> bool:
-    """Return whether all values of a target, given in `chunks`, are 0 or 1: then accuracy is meaningful for a
-    regression too."""
+    """Return whether all values of a target are 0 or 1, so that accuracy makes sense for a regression too. `chunks`:
+    the values, in several arrays."""
     return all(bool(((chunk == 0) | (chunk == 1)).all()) for chunk in chunks)

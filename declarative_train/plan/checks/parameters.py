@@ -200,9 +200,11 @@ def head_is_drawn(span: Span, node: str, sizes: Mapping[str, int]) -> Diagnostic
 
 
 def describe_unmatched_rename(prefix: str, path: str, names: Sequence[str]) -> tuple[str, str]:
-    """Return (problem, hint) for an entry of `rename` that matches no tensor of the file. `prefix`: the entry's key.
-    `path`: the file. `names`: the tensors in it. (Lint and the run both report this error, since only the run can read
-    every file.)"""
+    """Return (problem, hint) for an entry of `rename` that matches no tensor of the file.
+
+    `prefix`: key of the entry. `path`: path of the file. `names`: names of its tensors. Both lint and the run report
+    this error, because only the run can read every file.
+    """
     heads = list(dict.fromkeys(name.rpartition(".")[0] + "." for name in names if "." in name))
     close = nearest(prefix, heads)
     listed = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
@@ -266,7 +268,7 @@ def muon_on_embedding(span: Span, names: Sequence[str]) -> Diagnostic:
         training:
           optimizer: {type: muon, lr: 0.02}
     """
-    # Reported once, for the first of them.
+    # One diagnostic for all, at the first of them.
     more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
     message = f"`muon` is for the matrices of hidden layers, and `{names[0]}`{more} is an embedding"
     hint = f"under `model.parameters`: `{names[0]}: {{optimizer: {{type: adamw, lr: 3e-4}}}}`"

@@ -205,7 +205,7 @@ def group_of_microbatch(span: Span, names: Sequence[str], batch: BatchSpec) -> D
         layout: {gpus: 2}
         training: {global_batch_size: 16}
     """
-    # Reported once, at the first of them.
+    # One diagnostic for all, at the first of them.
     others = f" (and {len(names) - 1} more, such as `{names[1]}`)" if len(names) > 1 else ""
     return warning(
         "R105",
@@ -275,7 +275,7 @@ def draws_of_layout(span: Span, names: Sequence[str], *, is_certain: bool = True
     +   parallelism: single
     +   layout: {gpus: 1}
     """
-    # Reported once, at the first of them. A plugin that is too large to be tried may or may not draw numbers.
+    # One diagnostic for all, at the first of them. A plugin that is too large to be tried may or may not draw numbers.
     draws = "draws" if is_certain else "may draw"
     others = f" (and {len(names) - 1} more, such as `{names[1]}`)" if len(names) > 1 else ""
     message = f"`{names[0]}`{others} {draws} random numbers: they are reproducible on this layout, but differ on others"

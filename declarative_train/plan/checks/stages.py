@@ -42,7 +42,7 @@ def cut_out_of_order(span: Span, name: str, before: str) -> Diagnostic:
     +   layout: {gpus: 2}
         training: {global_batch_size: 8}
     """
-    # `before`: the first node of the stage that has already started.
+    # `before`: the first node of the stage that begins before this cut.
     message = (
         f"`{name}` comes before `{before}` in the graph, which already starts a stage"
         if name != before
@@ -214,7 +214,7 @@ def does_not_fit(
         parallelism: auto
         layout: {gpus: 1, hardware: h100-sxm}
     """
-    # `mode` needs the least memory of those that were considered. `is_certain`: no mode fits.
+    # `mode`: the one that needs the least memory of all that were considered. `is_certain`: no mode fits.
     message = f"{mode} needs about {amount(needed_bytes, 'B')} on a device, of {amount(memory_bytes, 'B')} usable"
     if not is_certain:
         return warning("P108", span, message, _either("try: ", hints))
