@@ -108,10 +108,10 @@ class Layer(Component, ABC):
 
     ports: ClassVar[tuple[Port, ...]] = (Port("x"),)
     outputs: ClassVar[tuple[str, ...]] = ("output",)  # the first is the default
-    keeps_range: ClassVar[bool] = False  # integer outputs have the range of the first input (reshape, flatten, ...)
-    operation: ClassVar[str] = ""  # the expression operation that computes the same; it gives the range of the output
-    mixes_samples: ClassVar[bool] = False  # reads across the batch; such a layer has a field `over`
-    counts_only: ClassVar[bool] = False  # uses only the number of samples of its one input, so any field will do
+    keeps_range: ClassVar[bool] = False  # whole numbers in the output are in the range of the first input (reshape)
+    operation: ClassVar[str] = ""  # operation of expressions that computes the same, for the range of the output
+    mixes_samples: ClassVar[bool] = False  # the result of a sample depends on others; such a layer has a field `over`
+    counts_only: ClassVar[bool] = False  # uses only the number of samples of its input, so any field can be its input
     is_library: ClassVar[bool] = False  # a whole model of another library, whose code may read values of tensors
     is_pretrained: ClassVar[bool] = False  # starts from published weights
 

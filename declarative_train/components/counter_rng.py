@@ -28,7 +28,7 @@ def mix(numbers: np.ndarray, key: int) -> np.ndarray:
     integers give different results."""
     import numpy as np
 
-    z = numbers.astype(np.uint64)  # a copy: mixed in place
+    z = numbers.astype(np.uint64)  # a copy, which is changed in place
     z *= np.uint64(_GOLDEN)
     z += np.uint64(key & _MASK)
     shifted = z >> np.uint64(30)

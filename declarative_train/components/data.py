@@ -61,7 +61,7 @@ class Table(ABC):
     columns: Mapping[str, Column]
     num_rows: int
     files: tuple[str, ...] = ()
-    read_with: tuple[str, ...] = ()  # files without rows that decide what is read: a tokenizer
+    read_with: tuple[str, ...] = ()  # other files on which the values depend, such as a tokenizer's
     left_out: Mapping[str, str] = {}
     blocks: "np.ndarray | None" = None
     blocks_may_be_cut: bool = False

@@ -28,7 +28,7 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
 def _own_docs(model: type[BaseModel]) -> dict[str, str]:
     try:
         path = inspect.getfile(model)
-    except (OSError, TypeError):  # made while running: a block's params, a plugin's class
+    except (OSError, TypeError):  # the class was made at run time, for a block's params or by a plugin
         return {}
     return _docs_of_file(path).get(model.__qualname__, {})
 

@@ -76,10 +76,10 @@ class PipelineSchedule:
         forward, `backward_s` for a backward, and `weights_s` for the part of the backward that computes the gradients
         of weights."""
         both = forward_s + backward_s
-        if num_microbatches < num_ranks:  # each round of chunks waits until the one before has passed all ranks
+        if num_microbatches < num_ranks:  # each round of stages waits until the round before has passed all ranks
             rounds = (num_ranks * num_chunks + num_microbatches - 1) / num_chunks
             return (rounds - num_microbatches) * (both - weights_s if self.splits_backward else both)
-        if self.splits_backward:  # the weights' halves fill a part of it
+        if self.splits_backward:  # computing gradients of weights fills a part of the idle time
             both = max(0.0, both - 2 * weights_s)
         if self.is_v and (self.fills_first or num_microbatches < 2 * num_ranks):
             return (num_ranks - 1) * both

@@ -252,7 +252,7 @@ def import_plugin(path: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = module_from_spec(spec)
-    sys.modules[name] = module  # pickle and dataclasses look up its classes there
+    sys.modules[name] = module  # where pickle and dataclasses look up its classes
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -153,7 +153,7 @@ class _Class:
         for argument, default in positional(function):
             name = argument.arg
             is_none = isinstance(default, ast.Constant) and default.value is None
-            if name in RESERVED and name != "input":  # torch's own word; a port is named below `inputs` alone
+            if name in RESERVED and name != "input":  # `input` is torch's usual name of the argument
                 self._say("reserved", f"an argument of `{self._node.name}.forward`", argument, name)
             elif not is_name(name):
                 self._say("name", f"the argument `{name}` cannot be a port", argument, name, "use lower case")

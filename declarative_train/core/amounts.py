@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import floor, isfinite, log10
 
-_SIBILANTS = ("s", "x", "z", "tch", "sh")  # batch, but epoch
+_SIBILANTS = ("s", "x", "z", "tch", "sh")  # "batch" has the plural "batches", but "epoch" has "epochs"
 _VOWELS = "aeiou"
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
 

@@ -131,7 +131,7 @@ def find_packs() -> Mapping[str, Pack]:
             raise PackError(f"two packs are called `{point.name}`; help: uninstall the package of one")
         try:
             pack = point.load()
-        except Exception as error:  # of code that is not ours
+        except Exception as error:  # the pack's code may raise anything
             raise _unusable(f"the pack `{point.name}`{distribution}", error) from error
         if not isinstance(pack, Pack):
             raise PackError(f"the pack `{point.name}`{distribution} is not a `Pack`: {point.value}")

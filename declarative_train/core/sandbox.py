@@ -27,9 +27,9 @@ class Limits(NamedTuple):
     text: int  # characters of a template
     brackets: int  # nesting depth
     weight: int  # characters and items of any intermediate value, and of the result
-    bits: int  # of an integer
-    seconds: float  # of this thread's time, for one template
-    total_s: float = math.inf  # for all templates of an environment
+    bits: int  # size of an integer
+    seconds: float  # CPU time of the thread for one template
+    total_s: float = math.inf  # CPU time for all templates of an environment
     formats: bool = False  # whether `%` may format text
 
 
@@ -84,7 +84,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
     def __init__(self, limits: Limits, **options: Any) -> None:
-        # optimized: Jinja would compute constants without a check of their size
+        # not `optimized`, because then Jinja computes constants without a check of their size
         super().__init__(optimized=False, **options)
         self.limits = limits
         self.clock = Clock(limits)
@@ -177,7 +177,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             _check_format(str(given[0]))
         if name == "join":
             sizes = sorted((len(each) for each in given if isinstance(each, str | list | tuple)), reverse=True)
-            self._check_size(sizes[0] * sizes[1] // 20 if len(sizes) > 1 else 0)  # not each pair is repeated
+            self._check_size(sizes[0] * sizes[1] // 20 if len(sizes) > 1 else 0)  # most results are far smaller
         if name == "replace" and len(given) > 2 and all(isinstance(each, str) for each in given[:3]):
             text, old, new = given[:3]
             self._check_size(text.count(old) * len(new))

@@ -6,7 +6,7 @@ import json
 import unicodedata
 from typing import Any
 
-_ACTING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # control, format, half, private, unknown, line ends
+_ACTING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # categories: control, format, other, line ends
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -84,7 +84,7 @@ def read_all(paths: Sequence[str], read: Callable[[str], T]) -> list[T]:
 
 def _read_noted(path: str, read: Callable[[str], T]) -> T:
     if find_info(path) is None:
-        stamp(path)  # notes its size and tag, which name its cache entries
+        stamp(path)  # stores its size and tag, from which names of cache entries are made
     return read(path)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from declarative_train.files.paths import SourceError, format_path
 
-STUCK_S = 300.0  # a process that shows no progress for so long is stuck; one text may be long or remote
+STUCK_S = 300.0  # a process without progress for so long is stuck; reading one long or remote text takes a while
 _POLL_S = 0.01
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
@@ -41,7 +41,7 @@ class FileLock:
             self.handle = os.open(path, os.O_RDWR | os.O_CREAT, mode)
             try:
                 if locked := self._try():
-                    locked = _is_at(self.handle, path)  # else its holder removed it after it was opened here
+                    locked = _is_at(self.handle, path)  # else another process removed it after it was opened here
                 elif waits(self.handle):
                     time.sleep(_POLL_S)
                 else:

@@ -145,7 +145,7 @@ class OpenFiles(Generic[T]):
         try:
             now = os.stat(local)
         except FileNotFoundError:
-            return  # removed while it is open: what is open stays whole
+            return  # removed while it is open: its content can still be read
         except OSError as error:
             raise unreadable("look at", path, error) from error
         if self._seen.setdefault(path, (now.st_size, now.st_mtime_ns)) != (now.st_size, now.st_mtime_ns):

@@ -85,7 +85,7 @@ def file_system(url: str) -> tuple[Any, str]:
 
     archive = local_path(url.rpartition(_CHAIN)[2])
     if _CHAIN in url and archive is not None and not os.path.isfile(archive):
-        _expand_local(archive, archive)  # raises: it is missing
+        _expand_local(archive, archive)  # raises SourceError, because the file is missing
     _announce_variables(url)
     try:
         scheme = _scheme(url)
@@ -199,7 +199,7 @@ def _expand_local(path: str, local: str) -> list[str]:
 def _siblings(system: Any, path: str) -> list[str]:
     try:
         return [str(file) for file in system.ls(path.rpartition("/")[0], detail=False)]
-    except Exception:  # only to name the nearest: what is wrong with the file system is reported elsewhere
+    except Exception:  # the names are only for a hint; an error of the file system is reported elsewhere
         return []
 
 

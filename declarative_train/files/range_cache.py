@@ -34,7 +34,7 @@ GRAIN = 1 << 16
 _OF_SEGMENT = 64  # grains
 _OF_REQUEST = 256  # grains of one request: 16 MiB, whole segments
 _AHEAD = 4, 128  # grains to read ahead of a sequential reader: at first, and at most
-_WAIT_S = 60.0  # for another process; after that the bytes are requested and not stored
+_WAIT_S = 60.0  # longest wait for another process; then the bytes are requested and not stored
 ASKED_S = 60.0  # after this time the server is asked for the tag of the file again
 _MOST = 256  # files with a Ranges object, which holds a few numbers
 _HEAD = struct.Struct(f"<{2 * _OF_SEGMENT}I")
@@ -169,7 +169,7 @@ class Ranges:
         until = time.monotonic() + _WAIT_S
         handles: dict[int, int] = {}
         with ExitStack() as stack:
-            for segment in sorted(segments):  # all processes in the same order
+            for segment in sorted(segments):  # in the same order in all processes, so that they cannot block each other
                 place, lock = self._place(segment), FileLock()
                 with suppress(OSError):
                     os.makedirs(os.path.dirname(place), exist_ok=True)

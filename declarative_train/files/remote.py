@@ -17,9 +17,9 @@ FIRST_PAUSE_S = 0.5  # doubled after each try: 7.5 s in total
 _BUSY = (408, 425, 429)  # HTTP statuses worth a retry, as are all from 500 on
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError, ValueError)
 _NO_SERVER_TRIES = 2  # without a connection (mostly a wrong address), and after a silence of SILENT_S
-SILENT_S = 60.0  # without a byte from a connected server
+SILENT_S = 60.0  # longest time in which a connected server sends nothing
 
-_TAGS = ("ETag", "etag", "LastModified", "last_modified", "Last-Modified", "mtime", "blob_id")  # by file systems
+_TAGS = ("ETag", "etag", "LastModified", "last_modified", "Last-Modified", "mtime", "blob_id")  # of several clients
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-_MOST_BYTES = 100 << 20  # as safetensors itself
+_MOST_BYTES = 100 << 20  # the limit of safetensors itself
 
 Header = dict[str, tuple[tuple[int, ...], str]]
 """Name of each tensor -> its shape, and its dtype in the spelling of safetensors."""

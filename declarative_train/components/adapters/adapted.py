@@ -84,7 +84,7 @@ class Adapted(Layer):
         cut = self.base.cut(kind, inputs, size)
         if not isinstance(cut, LayerCut) or kind == "positions":
             return cut
-        if kind == "tokens":  # the ranks would draw alike for other tokens
+        if kind == "tokens":  # ranks would draw the same random numbers for different tokens
             return None if self.is_random else cut
         parameters, summed = dict(cut.parameters), [*cut.summed]
         for path, adapter in self.adapters.items():
@@ -105,7 +105,7 @@ class Adapted(Layer):
         with its up matrix. Both multiply as many vectors as the weight that is adapted."""
         own = [each for each in use.weights if is_added(each.name)]
         others = tuple(each for each in use.weights if not is_added(each.name))
-        trains = Weight("adapters", (1,), bool(own))  # intermediate results need a gradient
+        trains = Weight("adapters", (1,), bool(own))  # stands for the adapters: intermediate results need a gradient
         yield from self.base.products(use._replace(weights=(*others, trains)))
         for path in self.adapters:
             name = f"{path}.weight" if path else "weight"

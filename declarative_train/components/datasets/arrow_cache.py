@@ -26,9 +26,9 @@ from declarative_train.files.open_files import format_path, open_file, packing, 
 from declarative_train.files.paths import SourceError
 
 LARGE_BYTES = 1 << 30  # total size of a source's files; larger ones are not read into memory
-BLOCK_BYTES = 2 << 20  # of a file that make one record batch; pyarrow reads some dozens ahead
-_UNPACKED = 4  # assumed ratio of a compressed file, before it is read
-_VALUE_BYTES = 8  # of a number in memory; as text it may take two characters
+BLOCK_BYTES = 2 << 20  # size of a record batch in the file; pyarrow reads some dozens ahead
+_UNPACKED = 4  # assumed ratio of a file's content to its compressed size
+_VALUE_BYTES = 8  # size of a number in memory, which may be only two characters as text
 _ABOUT = b"dtrain"  # metadata key of the last record batch, which has no rows
 
 Bad = list[tuple[int, str]]

@@ -33,7 +33,7 @@ def describe(name: str, kind: Any, first: Any = None) -> Column | str:
         return Column(name, str(kind))
     if types.is_floating(kind):  # Arrow's own names are halffloat, float and double
         return Column(name, f"float{kind.bit_width}")
-    if types.is_decimal(kind) or types.is_null(kind):  # only missing values: any field that fills them accepts this
+    if types.is_decimal(kind) or types.is_null(kind):  # null: all values are missing, which many fields accept
         return Column(name, "float64")
     if types.is_date(kind) or types.is_timestamp(kind):
         return Column(name, "datetime64[ns]")
@@ -165,11 +165,11 @@ def to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
     import pyarrow.compute as pc
 
     if isinstance(values, pa.ChunkedArray):
-        values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()  # which copies
+        values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()  # combining copies the values
         if isinstance(values, pa.ChunkedArray):  # more than 2 GiB of text stays in chunks
             return np.concatenate([to_numpy(column, chunk, where) for chunk in values.chunks])
     if not column.shape and column.dtype in _NUMBERS and not values.null_count and pa.types.is_primitive(values.type):
-        return np.asarray(values.to_numpy())  # without a copy; first because it is the most frequent case
+        return np.asarray(values.to_numpy())  # without a copy; tested first because it is the most frequent case
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if column.shape:

@@ -113,7 +113,7 @@ class CsvDataset(FilesDataset):
         with self._open(path, budget) as file:
             table = arrow_csv.read_csv(
                 file,
-                # threads of a pool do not survive a fork, and without them errors name their row
+                # without threads: those of a pool do not survive a fork, and then errors name their row
                 read_options=arrow_csv.ReadOptions(
                     use_threads=False, column_names=self.columns, block_size=room.block, encoding=self.encoding
                 ),
@@ -133,7 +133,7 @@ class CsvDataset(FilesDataset):
         try:
             with open_decompressed(path) if budget is None else budget.open_decompressed(path, self.delimiter) as file:
                 yield file
-        except UnicodeDecodeError as error:  # in the names: pyarrow decodes them on access
+        except UnicodeDecodeError as error:  # in the names of columns, which pyarrow decodes on access
             if self.encoding.lower() not in ("utf-8", "utf8"):
                 raise SourceError(
                     "unreadable", f"{format_path(path)} is not {self.encoding}: {error.reason}"

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _DEEPEST = 1_000  # nested lists and objects; ten thousand would overflow the stack of the reader
-_MOST_CHANGES = 100  # lines with another type of value; each costs one more read of the file
-_LONGEST_LINE = 256 << 20  # of a file that is converted
+_MOST_CHANGES = 100  # lines whose values have another type; each costs one more read of the file
+_LONGEST_LINE = 256 << 20  # bytes of a line in a file that is converted
 _BLANK = re.compile(rb"(?:\A|\n)[ \t\r]*\n")
 _MOST_BLANK = 1 << 20  # blank lines of a file that is converted; further ones are not counted in row numbers
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?')

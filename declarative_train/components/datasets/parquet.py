@@ -10,7 +10,7 @@ from declarative_train.components.datasets.block_table import BlockFormat, Block
 from declarative_train.files.open_files import check_beginning, format_path, local_path, open_file
 from declarative_train.files.paths import SourceError
 
-_KEPT_FOOTERS = 256  # 1 MB each where a file has many row groups and columns
+_KEPT_FOOTERS = 256  # each has 1 MB if its file has many row groups and columns
 
 
 class ParquetDataset(FilesDataset):
@@ -35,7 +35,7 @@ class ParquetFormat(BlockFormat):
     block: ClassVar[str] = "row group"
 
     def __init__(self) -> None:
-        self._footers: dict[str, Any] = {}  # of local files: each thread that opens one needs it
+        self._footers: dict[str, Any] = {}  # footers of local files, shared by the threads that open them
 
     def open(self, path: str) -> Any:
         import pyarrow as pa

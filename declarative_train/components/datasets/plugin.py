@@ -73,7 +73,7 @@ class _Outline(Table):
     """Table with the declared columns of a plugin's source. It is used where the user's code must not run, so its rows
     cannot be read."""
 
-    num_rows = 1  # columns of an empty table are not checked
+    num_rows = 1  # not 0, because columns of an empty table are not checked
 
     def __init__(self, keys: Mapping[str, ColumnKeys]) -> None:
         self.columns = {name: each.column(name) for name, each in keys.items()}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from declarative_train.components.datasets.plugin_columns import ColumnKeys, Described
 
 _WITH_POSITION = ("h5py", "lmdb", "netCDF4", "rasterio", "sqlite3", "tables")  # packages whose objects are open files
-_LOOKED_AT = 1000  # objects inside the object to search
+_LOOKED_AT = 1000  # number of objects inside the user's object that are searched
 _REPEATED = "rows are asked for by number, in any order, and may be kept"
 
 
@@ -84,7 +84,7 @@ class PluginTable(Table):
                 self._kept[name] = np.zeros(self.num_rows, self.columns[name].dtype)
             if self._kept[name].dtype == arrays[name].dtype:
                 self._kept[name][numbers] = arrays[name]
-            else:  # some miss a value
+            else:  # values are missing in some rows
                 del self._kept[name]
                 self._small = self._small - {name}
         self._is_kept[numbers] = True

@@ -89,7 +89,7 @@ def _number(value: Any) -> tuple[np.ndarray, bool] | None:
     if isinstance(value, list | tuple) and value:
         try:
             return np.asarray(value), False
-        except (ValueError, OverflowError):  # of different lengths
+        except (ValueError, OverflowError):  # its items have different lengths
             return None
     return None
 

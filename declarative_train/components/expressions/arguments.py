@@ -90,7 +90,7 @@ class _Call:
                 if parameters[-1].kind not in ("shape", "dims", "order"):
                     extra = arguments[len(parameters)]
                     raise self.wrong(f"`{self.name}` takes at most {len(parameters)} arguments", _place(extra))
-                first = len(parameters) - 1  # reshape(x, B, 16) is reshape(x, [B, 16])
+                first = len(parameters) - 1  # reshape(x, B, 16) means reshape(x, [B, 16])
                 rest = arguments[first:]
                 terms = tuple(item for item in rest if not isinstance(item, Value))
                 if len(terms) < len(rest):

@@ -29,7 +29,7 @@ from declarative_train.components.expressions.tree import (
 __all__ = ["Constant", "Expression", "ExpressionError", "Operation", "Reference", "Term", "TypedName", "parse"]
 
 _MAX_DEPTH = 60
-_MOST_ENTRIES = 4096  # of a vector
+_MOST_ENTRIES = 4096  # numbers in a vector
 
 _BINARY: dict[type[ast.operator], str] = {
     ast.Add: "+",
@@ -118,7 +118,7 @@ def _python(text: str, source: str) -> ast.expr:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "int is not callable" is reported below, in our words
-            return ast.parse(f"({source})", mode="eval").body  # brackets: leading space and line ends are free
+            return ast.parse(f"({source})", mode="eval").body  # in brackets, leading spaces and line breaks are allowed
     except SyntaxError as found:
         advice = word_advice(text)
         if advice is not None:

@@ -100,7 +100,7 @@ GPUS: tuple[Hardware, ...] = (
     gpu("mi300x",         192, 163.4, 163.4, 1307.4, 5300, 448, _OWN_400,
         ("AMD Instinct MI300X",),
         "AMD Instinct MI300X data sheet, 2023; network: AMD's MI300X platform, a 400 Gb/s adapter per GPU",
-        has_tf32=False, reached=0.514),  # torch asks for a setting of its own there
+        has_tf32=False, reached=0.514),  # there, torch needs another setting for it
 )
 # fmt: on
 

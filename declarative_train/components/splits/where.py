@@ -102,5 +102,5 @@ def _present(values: np.ndarray) -> np.ndarray:
 
     if values.dtype == object:
         return np.fromiter((value is not None for value in values), bool, len(values))
-    present: np.ndarray = values == values  # nan and NaT are not
+    present: np.ndarray = values == values  # nan and NaT differ from themselves
     return present

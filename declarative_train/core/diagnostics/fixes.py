@@ -150,7 +150,7 @@ def _is_worse(fixed: Iterable[Diagnostic], before: Iterable[Diagnostic], after: 
 
 def unified_diff(path: str, before: str, after: str) -> str:
     """Return the difference between two texts in the format of `diff -u`. Lines keep their line breaks."""
-    from difflib import unified_diff as changes  # which most lints do not need
+    from difflib import unified_diff as changes  # imported here, because most lints do not need it
 
     lines = changes(_lines(before), _lines(after), fromfile=f"a/{path}", tofile=f"b/{path}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

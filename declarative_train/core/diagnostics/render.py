@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from declarative_train.core.diagnostics.rules import Rule
 
 
-_READING = ("Y", "M", "T")  # codes of the reader: an error of these leaves no value that later checks could judge
+_READING = ("Y", "M", "T")  # codes of errors after which there is no value that later checks could judge
 
 
 def arrange(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:

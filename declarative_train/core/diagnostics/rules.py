@@ -46,7 +46,7 @@ class Rule:
     bad: str
     good: str
     page: str
-    path: str  # of the rule's file
+    path: str  # of the file with the rule
 
 
 def read_rules(tables: Mapping[Path, Mapping[str, str]]) -> dict[str, Rule]:

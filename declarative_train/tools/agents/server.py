@@ -18,7 +18,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from declarative_train.core.machine import own_version
 
 LIMIT_S = 300.0
-MOST_LETTERS = 60_000  # of a result: a plan of a large model is long, and an agent pays for each
+MOST_LETTERS = 60_000  # limit of a result, because a plan of a large model is long and an agent pays for each letter
 INSTRUCTIONS = (
     "Recipes are YAML files that dtrain checks, plans and trains. Use `find` for a key or type before you write one, "
     "`lint` after every change, `plan` or `fits` before a run. These tools change and start nothing: write recipes and "

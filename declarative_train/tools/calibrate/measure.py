@@ -23,12 +23,12 @@ from declarative_train.engine.devices import keep_freed_memory, threads_per_rank
 from declarative_train.planner.estimate.constants import DEFAULT, Machine
 from declarative_train.tools.calibrate.probes import Probe, Step, compile_probes, fit_to_steps
 
-SIZES = (256, 512, 1024)  # of products on a CPU; 8 times as large on a GPU
-TRIES, MOST_S = 20, 1.0  # of a measurement
+SIZES = (256, 512, 1024)  # sizes of matrix products on a CPU; 8 times as large on a GPU
+TRIES, MOST_S = 20, 1.0  # calls and seconds of a measurement, at most
 LAYERS, OPERATIONS = 20, 6  # a linear layer and a relu have 2 operations forward and 4 backward
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
-MESSAGE = 1 << 24  # bytes
-BETWEEN = 256  # size of the product that ranks compute between two collectives
+MESSAGE = 1 << 24  # bytes of an all-reduce
+BETWEEN = 256  # size of the matrix product that ranks compute between two all-reduces
 WIDE = (1024, 256)  # rows and width of the activations of a small model
 WIDE_PASSES = 22  # reads and writes of layer norm, GELU and softmax (2 forward, 3 backward each) and a product (7)
 HEADS = (8, 4, 64, 16)  # samples, heads, positions and width of attention
@@ -156,7 +156,7 @@ def _attention_rate() -> float:
         found.sum().backward()  # type: ignore[no-untyped-call]
 
     samples, heads, positions, width = HEADS
-    products = 7  # 2 forward, 5 backward, of which a causal one computes half
+    products = 7  # 2 forward and 5 backward; causal attention computes half of each
     return products * samples * heads * positions**2 * width / _seconds(step, torch.device("cpu"))
 
 

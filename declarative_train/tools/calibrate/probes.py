@@ -25,9 +25,9 @@ from declarative_train.planner.estimate.model import ModelFacts, facts_of
 from declarative_train.planner.estimate.placement import Placement, placement_of
 from declarative_train.planner.estimate.step_time import step_time
 
-UNCOUNTED, COUNTED = 5, 30  # steps of a probe
+UNCOUNTED, COUNTED = 5, 30  # steps of a probe before the measurement, and in it
 FEW, MANY = 2, 8  # layers, or microbatches of a pipeline
-ROWS = 2  # in a forward
+ROWS = 2  # rows of a forward
 UNIT_S = 1e-6
 _KEPT: list[Engine] = []  # a process group that is torn down may hang (torch-facts, section 4)
 RECIPE = """
@@ -46,8 +46,8 @@ training: {{steps: 100, global_batch_size: {batch}, optimizer: {{type: adamw, lr
 parallelism: {parallelism}
 layout: {{gpus: {ranks}, device: cpu}}
 """
-Step = tuple[str, int]  # of a mode, with so many layers (of a pipeline: with a layer for each rank, and microbatches)
-# constant -> the step that it explains, or the step whose difference from a smaller one it explains
+Step = tuple[str, int]  # mode, and number of layers (for `pipeline`: of microbatches, with one layer for each rank)
+# constant -> the probe to whose time it is fitted, or two probes to whose difference it is fitted
 STEPS: dict[str, tuple[Step, Step | None]] = {
     "call_s": (("single", MANY), ("single", FEW)),
     "step_s": (("ddp", FEW), None),

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from declarative_train.components.data import LISTS, MESSAGES, Table
 from declarative_train.core.amounts import format_count
 from declarative_train.tools.first_recipe.dates import choose_parts, find_format, is_like_date
 from declarative_train.tools.first_recipe.doubts import doubt_of
 from declarative_train.tools.first_recipe.values import ColumnValues, read_column
-
-if TYPE_CHECKING:
-    pass
 
 Use = Literal["numbers", "categories", "dates", "left out"]
 
@@ -23,7 +20,7 @@ _LEAST_PRESENT = 0.1
 _ID = re.compile(
     r"(?i:|unnamed:? ?\d*|index|(.*[_ .-])?(id|idx|uuid|guid|key|rownum|row_?(id|no|number|index)))|.*[a-z]I[dD]"
 )
-_FREE_TEXT = 60  # letters of the median value
+_FREE_TEXT = 60  # a column whose median value has more letters is free text
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 _LEAST_ROWS = 100
-_LEAST_IN_PART = 10  # rows of a word or of a range of numbers, so that few rows do not fit by chance
+_LEAST_IN_PART = 10  # rows of a part, so that a fit is not by chance
 _MOST_PARTS = 50
-_DECIDES = 0.99  # share of the rows, or of the variance
-_MOST_LEFT = 0.1  # errors, as a share of those that the largest class alone makes
+_DECIDES = 0.99  # share of the rows, or of the variance, that the column explains
+_MOST_LEFT = 0.1  # errors relative to those of always predicting the largest class
 
 
 def doubt_of(each: ColumnValues, target: ColumnValues) -> str:

@@ -15,7 +15,7 @@ from declarative_train.packs.images.image import ImageField, pillow_image
 from declarative_train.packs.images.image_folder import is_elsewhere
 from declarative_train.tools.first_recipe.opening import UnusableError
 
-_FEW = 50  # pictures that tell the size of the others
+_FEW = 50  # pictures of which the sizes are read first
 _SMALL_BYTES = 64 << 20  # of files that are all decoded; of more, this number of pictures:
 _MOST = 200
 _AT_ONCE = 16

@@ -24,8 +24,8 @@ from declarative_train.tools.first_recipe.text import comment, list_commands, qu
 LABEL = "label"
 PUBLISHED = ("timm/resnet50.a1_in1k", "timm/resnet34.a1_in1k", "timm/resnet18.a1_in1k")
 _PUBLISHED_SIDE = 224
-_LARGEST_SIDE = 128  # of a model that starts at random
-_SMALL_SIDE = 48  # pictures that are used as they are, with a stem without a stride
+_LARGEST_SIDE = 128  # for a model that starts at random
+_SMALL_SIDE = 48  # pictures up to this side keep their size, and the first layer has no stride
 _STEPS = 30_000  # pictures shown, at least 10 epochs and at most 60
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, log2, sqrt
 
 _WITH_TEST = 300  # rows from which a third set is large enough
-_MANY = 1000  # rows of which a tenth is enough to evaluate on
+_MANY = 1000  # from this number of rows on, a tenth is enough to evaluate on
 _FEW = 5000  # training rows that a network of these widths can learn by heart
 _STEPS = 4000
 _MOST_EVALUATIONS = 50

@@ -20,8 +20,8 @@ LEAST_ROWS = 10
 _MOST_NUMBERS_AS_CLASSES = 20
 _MOST_CLASSES = 1000
 _IMBALANCE = 4.0  # ratio of the largest class to the smallest
-_TAILS = 10.0  # kurtosis from which a few values dominate a squared error
-_SKEW = 0.3  # share of the range of the middle 80% by which its middle may be away from the median
+_TAILS = 10.0  # from this kurtosis on, a few values dominate a squared error
+_SKEW = 0.3  # from this asymmetry of the 10% and 90% quantiles on, values are skewed
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from declarative_train.planner.estimate.runtime_memory import runtime_memory
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
-MEMORY_ERROR = 0.03  # of live bytes (docs/planner.md)
+MEMORY_ERROR = 0.03  # relative error of predicted live bytes (docs/planner.md)
 
 
 def step_interval(plan: Plan) -> tuple[float, float]:

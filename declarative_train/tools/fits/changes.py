@@ -19,7 +19,7 @@ AUTO = "auto"
 NO_MODE_FITS = "P108"
 NEXT_POLICIES = {"none": ("selective", "blocks"), "selective": ("blocks", "none"), "blocks": ("selective",)}
 CHUNKS = 8
-LEAST_LOSS = 0.05  # of the total, from which on a loss in chunks is tried
+LEAST_LOSS = 0.05  # share of the memory from which on a loss in chunks is tried
 
 Tried = tuple[int, float | None]
 
@@ -68,7 +68,7 @@ def axes_of(plan: Plan) -> Settings:
     if layout.context is not None:
         own["context"] = {"size": sizes["context"], "keys": layout.context.keys}
     if layout.pipeline is None:
-        inner = list(data)[-1:]  # the last axis takes the rest
+        inner = list(data)[-1:]  # the last axis gets all other GPUs
         return own | ({"data": data | dict.fromkeys(inner, "all")} if data else {})
     pipeline = layout.pipeline
     stages = {"stages": pipeline.num_stages, "schedule": pipeline.schedule, "microbatches": pipeline.num_microbatches}

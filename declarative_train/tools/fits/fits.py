@@ -23,7 +23,7 @@ from declarative_train.tools.fits.source import (
 from declarative_train.tools.fits.target import Task
 from declarative_train.tools.fits.text import describe
 
-GPU, COUNT = "h100-sxm", 8  # for a published model
+GPU, COUNT = "h100-sxm", 8  # defaults for a published model
 BUDGET = 1e9  # tokens, or samples of a model without tokens
 
 

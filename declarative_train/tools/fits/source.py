@@ -99,7 +99,7 @@ class Source:
             return compiled.plan
         if self.text is None:
             return load(self.path, set=values).plan().plan  # raises the error of a recipe
-        # without the lines of a recipe that the user has not written
+        # the text was generated, so its lines are not shown
         first = next(each for each in compiled.diagnostics if each.is_error)
         hint = f"; help: {first.help}" if first.help else ""
         message = f"{self.path} cannot be planned: {first.message}{hint}"

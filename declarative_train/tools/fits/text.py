@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 MOST_TERMS, MOST_CHANGES, MOST_LAYOUTS = 4, 5, 4
-_CHANGE, _LAYOUT = 42, 50  # letters of a name
+_CHANGE, _LAYOUT = 42, 50  # largest number of letters of a name
 
 
 def describe(found: Fits) -> str:

@@ -9,7 +9,7 @@ from declarative_train.engine.failures import limit_s
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.text.estimate import memory
 
-SAVE_BYTES_PER_S = 100e6  # of one rank, hashed, to a disk that many ranks share
+SAVE_BYTES_PER_S = 100e6  # speed at which one rank hashes and writes to a disk that many ranks share
 TIME_MARGIN, SETUP_S = 1.5, 600.0  # a job that is a little slower than predicted should not be cut off
 SHORTEST_LEAD_S, LEAD_ROUND_S = 120, 10
 

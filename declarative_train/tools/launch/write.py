@@ -14,7 +14,7 @@ from declarative_train.plan.plan import Plan
 from declarative_train.planner.text.describe import mode_in_words
 from declarative_train.tools.launch.needs import Needs
 
-LONGEST_NAME = 50  # of a Kubernetes Job, whose pods add a number and a suffix
+LONGEST_NAME = 50  # for a Kubernetes Job, to whose pods a number and a suffix are added
 PORT = 29500
 
 

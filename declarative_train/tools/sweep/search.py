@@ -31,7 +31,7 @@ class Point:
     number: int
     values: Mapping[str, object]
     nodes: Mapping[str, Node] = field(default_factory=dict, repr=False)
-    is_drawn: bool = False  # from a search that may draw the same values again
+    is_drawn: bool = False  # then the search may draw the same values again
 
     @property
     def over(self) -> tuple[Tree, ...]:

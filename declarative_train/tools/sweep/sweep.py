@@ -221,7 +221,7 @@ class SweepRunner:
 
     def _end(self, result: Result) -> None:
         self.results[result.point.key] = result
-        if result.state != "stopped":  # it continues in the next session
+        if result.state != "stopped":  # a stopped point continues when the sweep is resumed
             value = result.value if result.state in ENDED else None
             self.search.tell(result.point, value, pruned=result.state == "pruned")
         metric = "" if result.value is None else f", {self.aim.metric} {result.value:.4g}"
@@ -266,7 +266,7 @@ def _start(plan: Path, folder: Path, slot: DeviceSlot) -> subprocess.Popen[str]:
             start_new_session=True,
         )
     if slot.cores and hasattr(os, "sched_setaffinity"):
-        with suppress(OSError):  # it has exited
+        with suppress(OSError):  # the process has exited
             os.sched_setaffinity(process.pid, slot.cores)
     return process
 

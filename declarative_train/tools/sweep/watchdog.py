@@ -52,6 +52,6 @@ class Guard:
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
-        with suppress(OSError):  # it was killed: the sweep continues
+        with suppress(OSError):  # the watchdog was killed; the sweep continues
             self._process.stdin.write(line)
             self._process.stdin.flush()

@@ -25,7 +25,7 @@ from declarative_train.run.sinks.jsonl import read_events
 from declarative_train.tools.verify.findings import Comparison, Finding, Kind, Row, Verified, bounds_of
 from declarative_train.tools.verify.prepare import Device, plan_here
 
-MOST_STEPS = 20  # that are run again, unless the first record is later
+MOST_STEPS = 20  # steps that are run again, or more if the first record is later
 MODEL = "model/"
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from declarative_train.run.rank import FailureContext
     from declarative_train.run.rank_job import RankJob
 
-NUM_SUMS = 4  # of a sample's output: of absolute values, and with three patterns of signs
+NUM_SUMS = 4  # sums of a sample's output (`summarise_samples`)
 _ALIVE: list[object] = []  # engines are never freed, as in a run
 
 
@@ -265,7 +265,7 @@ class Comparer(_Observer):
         self._cuts, self._records = find_cuts(engine.model), self.files.index.parameters
         self._nodes = self.files.index.nodes
         for name, parameter in engine.model.named_parameters():
-            if name in self._records:  # a tied copy of another stage has the name of the whole model
+            if name in self._records:  # a tied copy has no record of its own
                 self.report.start[name] = self._compare(name, parameter, "start")
 
     def _compare(self, name: str, tensor: torch.Tensor, kind: str) -> Deviation:
@@ -290,7 +290,7 @@ class Comparer(_Observer):
             if gradient is None:
                 self.report.gradients[name] = None
                 continue
-            if self._records[name].gradient is None:  # none in one process
+            if self._records[name].gradient is None:  # the parameter has no gradient in one process
                 nothing = torch.zeros(self._records[name].shape)
                 self.report.gradients[name] = deviate(parts_of(gradient, self._cuts.get(name)), nothing)
                 continue

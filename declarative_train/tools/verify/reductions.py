@@ -47,7 +47,7 @@ def reductions_of(plan: Plan) -> dict[str, tuple[Reduction, ...]]:
             stages = ", ".join(map(str, of_stages[item.name]))
             mine.append(Reduction("sum", "pipeline", f"send and receive between stages {stages}"))
         for each in by_data:
-            is_own = each.axis == "expert" and item.name in of_experts  # its rank has the rows of all others
+            is_own = each.axis == "expert" and item.name in of_experts  # an expert gets the rows of all ranks
             mine.append(Reduction("mean", "expert", "division") if is_own else each)
         if item.name in summed:
             mine.append(Reduction("sum", "tensor", "all-reduce"))
