@@ -40,11 +40,11 @@ class StepResult:
     """Result of an optimizer step. Its tensors stay on the device, and the training loop reads them only at logging
     steps, so that other steps do not wait for the device.
 
-    `sums`       this rank's sums of the L loss terms, for each chunk (rows of one forward); [] without the loss
+    `sums`       for each chunk (rows of one forward), this rank's sums of the L loss terms; [] without the loss
     `counts`     number of valid items of each loss term in the global batch, by which the sums are divided: L
                  numbers, or a float64 tensor (L,)
     `grad_norm`  norm of the gradients of the whole model before clipping; None if it was not computed
-    `finite`     bool tensor: all gradients are finite; equal on all ranks; None if this was not checked
+    `finite`     bool tensor, true if all gradients are finite, equal on all ranks; None if this was not checked
     """
 
     sums: Sums

@@ -24,8 +24,8 @@ Columns = dict[str, "np.ndarray | list[str]"]
 
 @dataclass(frozen=True, slots=True)
 class PredictedOutputs:
-    """Choice of the outputs to predict. `meanings`: for each output whose meaning a loss defines (a class, a number),
-    this meaning, by which it is converted to columns. `as_they_are`: names of outputs that are not converted."""
+    """Choice of the outputs to predict. `meanings`: what the outputs predict (a class, a number), as far as losses
+    define it; they are converted to columns accordingly. `as_they_are`: names of outputs that are not converted."""
 
     outputs: tuple[str, ...]
     meanings: tuple[Meaning, ...]

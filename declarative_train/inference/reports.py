@@ -55,8 +55,7 @@ class Gatherer(ABC):
     @abstractmethod
     def add(self, values: Mapping[str, torch.Tensor], num_rows: int, origins: Callable[[int], Origin]) -> None:
         """Add one batch. `values`: outputs and fields by name. `num_rows`: number of rows without padding. `origins`:
-        function that takes a row and returns a function, which returns the row's origin (file and row) when it is
-        needed."""
+        function that takes a row and returns a function that looks up the row's origin (file and row)."""
 
     @abstractmethod
     def report(self) -> Report: ...

@@ -124,7 +124,7 @@ class WindowSamples:
 
     @property
     def kept_columns(self) -> tuple[str, ...]:
-        """Names of the columns that are in the result before the predictions."""
+        """Names of the columns of the result that precede the predictions."""
         return tuple(dict.fromkeys([FIRST, LAST, *filter(None, [self._by]), *self._keep]))
 
     def pieces(self) -> Pieces:

@@ -78,7 +78,7 @@ class AfterStep:
 
     def save(self, improved: bool, *, wanted: bool, ends: bool) -> Iterator[Event]:
         """Start to save a checkpoint of the current step, and yield events. They report the previous save and, if it is
-        already complete, this one; `report_saved` reports it later otherwise. A step is saved only once.
+        already complete, this one. Otherwise `report_saved` reports it later. A step is saved only once.
 
         `improved`: the checkpoint is the best so far. `wanted`: the run was asked to stop, so a checkpoint is saved
         even if the recipe has none. `ends`: no step follows, so this waits for the previous save, however long it

@@ -117,9 +117,9 @@ class Agent:
                     return
 
     def _look(self) -> Order:
-        """Send this agent's status to the coordinator and return the newest order. Within `LOOK_S` after the last
-        exchange, only return the order of that exchange. Raises Refused if the coordinator does not accept this
-        agent."""
+        """Send this agent's status to the coordinator and return the newest order. If the last exchange is less than
+        `LOOK_S` ago, do not send, and return the order of that exchange. Raises Refused if the coordinator does not
+        accept this agent."""
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
@@ -132,8 +132,8 @@ class Agent:
         return self._order
 
     def begin(self) -> None:
-        """Prepare to register with the coordinator, which may have been restarted. The status gets a new agent name,
-        and no round or result."""
+        """Prepare to register with the coordinator, which may have been restarted. This gives the status a new agent
+        name and removes its last round and result."""
         self.status = replace(self.status, agent=f"{self.status.node}-{secrets.token_hex(4)}", round=0, result=None)
         self._order, self._looked_s = Order("wait"), 0.0
 

@@ -51,8 +51,8 @@ BY_ONE_RANK_BYTES = 64 << 20
 class Snapshot:
     """Data of one checkpoint that this rank writes. `best_step`: step of the best checkpoint, which is never deleted.
     `keep`: number of the newest checkpoints that are not deleted. `tensors`: copies, or the model's tensors if training
-    waits for the save. `numbers`: those of the optimizer; {} if another rank writes them. `alone`: no other rank
-    writes."""
+    waits for the save. `numbers`: the optimizer's plain numbers; {} if another rank writes them. `alone`: only this
+    rank writes."""
 
     step: int
     best_step: int | None

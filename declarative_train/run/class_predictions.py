@@ -142,7 +142,7 @@ class _ClassOutput:
         *,
         is_named: bool,
     ) -> ClassesPredicted:
-        """Sum the counts over the ranks, and return an event with them and the predictions for the chosen samples.
+        """Sum the counts over the ranks. Return an event with the sums and with the predictions for the chosen samples.
         `about`: name of the set, and step. `wanted`: numbers of the chosen samples. `pictures`: their images, or None.
         `is_named`: whether the event names the target, because several outputs predict classes."""
         name, step = about

@@ -287,8 +287,8 @@ class Coordinator:
         return {rank.rank: str(self._places[rank.node]) for rank in self._job.plan.layout.ranks}
 
     def _may_grow(self, now_s: float) -> bool:
-        """Return whether a round with more nodes is possible: more nodes are present, and their number has not failed
-        to compile."""
+        """Return whether a round with more nodes is possible. More nodes must be present than the round uses, and it
+        must not be known already that the recipe has no plan for them."""
         present = self._present(now_s)
         most = min(len(present), self._session.num_nodes)
         is_settled = now_s > max(seen.since_s for seen in present) + SETTLE_S

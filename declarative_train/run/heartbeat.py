@@ -61,7 +61,7 @@ def record_collectives() -> None:
 
 def start_heartbeat(context: FailureContext, scratch: Path, failures: Path) -> None:
     """Start the thread that writes this rank's heartbeats to files in `scratch`. If the rank makes no progress for too
-    long, the thread also writes stacks and collectives to a file in `scratch` and in `failures`."""
+    long, the thread also writes stacks and collectives to files in `scratch` and in `failures`."""
     threading.Thread(target=_beat, args=(context, scratch, failures), name="heartbeat", daemon=True).start()
 
 

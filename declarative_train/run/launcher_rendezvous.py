@@ -1,5 +1,5 @@
 """Connection of ranks that a launcher (torchrun, srun, mpirun) started. They exchange messages through torch's
-key-value stores. A rank that waits long for others prints this."""
+key-value stores. A rank that waits long for others prints for which."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ def take_all(store: Any, keys: Sequence[str]) -> list[Any]:
 
 
 def take_once(store: Store, key: str, host: str) -> Any:
-    """Return the value under `key`, which all ranks need. The store sends it once to each machine (`host`): the first
-    rank there passes the bytes to the others through a temporary file."""
+    """Return the value under `key`, which all ranks need. The store sends it only once to each machine: the first rank
+    there passes the bytes to the others through a temporary file. `host`: name of this machine."""
     if store.add(f"{key}/readers/{host}", 1) > 1:
         with suppress(OSError):  # not on Linux, or in another container of the same host name
             return pickle.loads(Path(take(store, f"{key}/copy/{host}")).read_bytes())

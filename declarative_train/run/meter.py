@@ -165,8 +165,8 @@ def comparable_estimate(plan: Plan, device: torch.device) -> tuple[dict[str, flo
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Return the peak operations per second of a device at a precision, from its data sheet, or None. `precision`: as
-    in `training.precision`."""
+    """Return the peak operations per second of a device, from its data sheet, or None if it is not known. `precision`:
+    that of the arithmetic, such as `bf16` or `tf32`."""
     if device.type != "cuda":
         return None
     hardware = hardware_of_device(torch.cuda.get_device_name(device))

@@ -76,7 +76,7 @@ def is_own_address(address: str) -> bool:
 
 
 def _own_address_to(address: str) -> IPv4Address | IPv6Address | None:
-    """Return the address of this machine from which `address` is reached, or None if it is not reached."""
+    """Return the address of this machine from which `address` can be reached, or None if it cannot."""
     try:
         targets = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)
     except OSError:

@@ -256,8 +256,8 @@ def join_process_group(device: torch.device, store: Store) -> None:
 
 
 def is_sibling_gone(scratch: Path) -> bool:
-    """Return whether another rank of this machine has failed or exited. Then a SIGTERM comes from the launcher, not
-    from the user."""
+    """Return whether another rank of this machine has failed or exited. If so, a SIGTERM to this rank comes from the
+    launcher, not from the user."""
     return any(scratch.glob("rank_*.json")) or not all(map(is_alive, rank_pids(scratch).values()))
 
 

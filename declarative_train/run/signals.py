@@ -56,7 +56,7 @@ class StopRequest:
     """Request to stop this process, made by a signal. Call `install` from the main thread, and `restore` at the end.
 
     `on_first`   function called at the first signal
-    `on_second`  function called at the second signal; None in a rank, which may get the signal of one Ctrl-C twice
+    `on_second`  function called at the second signal; None: ignore it, as in a rank, which may get one Ctrl-C twice
     `on_late`    function called if no step ends in time after the first signal; None: no time limit
     `is_closing` function that returns whether another rank has exited, so that no step or checkpoint can be completed
     `number`     the first signal; None if there was none

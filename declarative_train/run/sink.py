@@ -24,14 +24,14 @@ class Sink(ABC):
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:
-        """Open the sink for a run. Classes in the table `SINKS` define this. It writes into `run_dir`. `quiet`: show no
-        progress in the terminal. Raises OSError."""
+        """Open the sink for a run; defined by the sinks that every run has (table `SINKS`). The sink writes into
+        `run_dir`. `quiet`: show no progress in the terminal. Raises OSError."""
         raise NotImplementedError
 
     @classmethod
     def from_settings(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
-        """Open the sink for a run. Classes in the table `CHOICES` define this. `settings`: the sink's keys under
-        `logging.sinks`. Raises OSError."""
+        """Open the sink for a run; defined by the sinks that a recipe can choose (table `CHOICES`). `settings`: the
+        sink's keys under `logging.sinks`. Raises OSError."""
         return cls.of_run(run_dir, True)
 
     @abstractmethod
@@ -56,7 +56,7 @@ def mask_secrets(event: Event) -> Event:
 
 
 class FanOut:
-    """Object with the methods of a sink that sends each event to all sinks of a run."""
+    """Object that passes each event to all sinks of a run. It has the methods of a sink."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = list(sinks)

@@ -17,7 +17,7 @@ class DueActions(NamedTuple):
     `num_rows`      number of rows in the global batch, without padding; the last batch of an epoch may have fewer
     `lr_factor`     factor by which the lr schedule multiplies the learning rate in this step
     `log`           the means since the last logging step are written
-    `window_ends`   the next step begins new means
+    `window_ends`   new means begin after this step; not so if it is logged only because the session ends
     `evaluation`    the sets are evaluated
     `checkpoint`    a checkpoint is saved
     `epoch_ends`    the step is the last of an epoch

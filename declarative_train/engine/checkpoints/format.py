@@ -222,11 +222,11 @@ def save_tensors(
     prepare: Callable[[], object] = lambda: None,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[int]]]:
     """Write tensors into the folder `path`. Return a dict from the files that this rank wrote to their sizes and
-    checksums. On the rank that coordinates the save, also return a dict from the tensors of all ranks to their shapes,
-    which is {} on others.
+    checksums, and a dict from the tensors of all ranks to their shapes. The second dict is {} except on the rank that
+    coordinates the save.
 
     `alone`    only this process writes; otherwise all ranks of `group` (None: all ranks) must call this together
-    `cuts`     by name, which part this rank has of a tensor that the axis `tensor` or `expert` divides
+    `cuts`     a dict from each tensor that the axis `tensor` or `expert` divides to the part that this rank has
     `retry`    repeats failed operations; None: nothing is repeated
     `prepare`  function that creates the empty folder
 
@@ -262,9 +262,12 @@ def load_tensors(
     metadata: Metadata | None = None,
 ) -> None:
     """Fill the tensors `into`, in place, from the checkpoint at `path`, which may have been saved with another layout.
-    `alone`: only this process loads; otherwise all ranks must call this together. `cuts`: by name, which part this rank
-    has of a tensor that the axis `tensor` or `expert` divides. `metadata`: the checkpoint's metadata; None: it is read
-    from its file. Raises CheckpointFailure, and PeerFailure if another rank failed."""
+
+    `alone`     only this process loads; otherwise all ranks must call this together
+    `cuts`      a dict from each tensor that the axis `tensor` or `expert` divides to the part that this rank has
+    `metadata`  the checkpoint's metadata; None: it is read from its file
+
+    Raises CheckpointFailure, and PeerFailure if another rank failed."""
     reader = Reader(path, metadata or parse_metadata(read_metadata(path)))
     plain, parts = split_off(into, cuts)
     try:

@@ -18,7 +18,7 @@ FINAL = (FileNotFoundError, PermissionError, CheckpointFailure)  # a missing buc
 
 
 class Retry:
-    """Function that runs the operations of one save, and repeats those that fail. `limit_s`: how many seconds after the
+    """Callable that runs the operations of one save, and repeats those that fail. `limit_s`: how many seconds after the
     first failure operations are repeated; 0, for a local disk: never. `reason`: why the current operation failed last,
     or None if it has not failed; other threads may read it."""
 

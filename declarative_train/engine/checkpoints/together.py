@@ -96,7 +96,8 @@ ALONE = SavingGroups()
 
 def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> SavingGroups:
     """Return this rank's SavingGroups; all ranks must call this. `background`: a thread saves while training continues,
-    and needs groups of its own. `by_rank_0`: then rank 0 writes everything, and no groups are needed for writing."""
+    and needs groups of its own. `by_rank_0`: with `background`, rank 0 writes everything, so that no groups are needed
+    for writing."""
     limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
     num_ranks, rank, writers = len(layout.ranks), distributed.get_rank(), choose_writers(layout)
     reading = make_node_groups(layout, range(num_ranks), None, limit, writes=False)
@@ -120,8 +121,8 @@ def make_node_groups(
 ) -> NodeGroups:
     """Return the NodeGroups of the ranks `members`, which must all call this. `everyone`: an existing group of these
     ranks, which is used if there is only one node. `limit`: time limit of messages. `writes`: also make the group
-    `firsts`. It is made last, because torch names a group by its ranks and by the number of groups that a rank already
-    has."""
+    `firsts`. This group is made last, because torch names a group by its ranks and by the number of groups that a rank
+    already has."""
     nodes: dict[int, list[int]] = {}
     for rank in members:
         nodes.setdefault(rank // layout.gpus_per_node, []).append(rank)
@@ -134,7 +135,7 @@ def make_node_groups(
 
 
 def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
-    """Return a gloo group of the given ranks, which all must call this; no other rank may. `limit`: time limit of
+    """Return a gloo group of the given ranks. All of these ranks, and no others, must call this. `limit`: time limit of
     messages."""
     made: ProcessGroup = distributed.new_group(
         list(ranks), timeout=limit, backend="gloo", use_local_synchronization=True

@@ -95,8 +95,8 @@ def names_in(records: list[Record]) -> set[str]:
 
 
 def add_relative_path(record: Record, checkpoint: str) -> Record:
-    """Return the reference `record` with the path of its files relative to the folder `checkpoint`. If one of them is
-    not on this machine, return `record` unchanged."""
+    """Return `record`, a reference to weights files, with their path relative to the folder `checkpoint`. If the files
+    or the checkpoint are not on this machine, return `record` unchanged."""
     path, folder = local_path(record["weights"]["path"]), local_path(checkpoint)
     if path is None or folder is None:
         return record
@@ -104,9 +104,9 @@ def add_relative_path(record: Record, checkpoint: str) -> Record:
 
 
 def locate_files(record: Record, checkpoint: str) -> Record:
-    """Return the reference `record` with the path at which its files are now. This is the recorded path, or the path
-    relative to the folder `checkpoint` if both were moved. Raises CheckpointFailure if the files are missing or have
-    changed."""
+    """Return `record`, a reference to weights files, with the path at which the files are now. This is the recorded
+    path, or the path relative to the folder `checkpoint` if both were moved. Raises CheckpointFailure if files are
+    missing or have changed."""
     weights = record["weights"]
     places = [str(weights["path"])]
     folder = local_path(checkpoint)
@@ -132,9 +132,9 @@ def locate_files(record: Record, checkpoint: str) -> Record:
 
 
 def open_base(record: Record, checkpoint: str) -> Tensors:
-    """Return the parameters to which a checkpoint refers. Their values are read later, when they are used. `record`:
-    the reference. `checkpoint`: folder of the checkpoint. Raises CheckpointFailure if the files are missing or have
-    changed."""
+    """Return the frozen parameters to which a checkpoint refers. Their values are read later, when they are used.
+    `record`: the reference. `checkpoint`: folder of the checkpoint. Raises CheckpointFailure if the files are missing
+    or have changed."""
     weights = _weights(locate_files(record, checkpoint)["weights"])
     source = open_tensors(weights.path)
     if weights.tensors is not None:

@@ -49,8 +49,9 @@ class WeightSource(Protocol):
     def shapes(self) -> Shapes: ...
 
     def write(self, into: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut] = NO_CUTS) -> None:
-        """Fill the tensors `into`, by name, from the file. `cuts`: by name, which part this rank has of a tensor that
-        the axis `tensor` or `expert` divides. Of sharded and divided tensors only this rank's part is read."""
+        """Fill the tensors `into`, by name, from the file. `cuts`: a dict from each tensor that the axis `tensor` or
+        `expert` divides to the part that this rank has. Of sharded and divided tensors only this rank's part is
+        read."""
 
     def whole(self, name: str) -> torch.Tensor:
         """Return one tensor as stored in the file."""
@@ -148,8 +149,8 @@ def write_packed(
     cuts: Mapping[str, RankCut] = NO_CUTS,
 ) -> None:
     """Write values from `source` into the tensors `into`, by name. `packed`: those of the tensors that are stored in
-    fewer bits. They are written one after the other, so that only one of them is in float32 at a time. `cuts`: by name,
-    which part this rank has of a tensor that the axis `tensor` or `expert` divides."""
+    fewer bits. They are written one after the other, so that only one of them is in float32 at a time. `cuts`: a dict
+    from each tensor that the axis `tensor` or `expert` divides to the part that this rank has."""
     if plain := {name: target for name, target in into.items() if name not in packed}:
         source.write(plain, cuts)
     for name in into:
@@ -305,7 +306,7 @@ def _open_checkpoint(entry: CheckpointEntry, kind: str = "model/") -> WeightSour
 
 
 def read_storages(entry: CheckpointEntry) -> dict[str, StorageName]:
-    """Return a dict from weight to number format, of the weights that the run of a checkpoint stores in fewer bits.
+    """Return a dict from weight to number format for the weights that the run of a checkpoint stores in fewer bits.
     Raises CheckpointFailure."""
     from fsspec.core import url_to_fs
 

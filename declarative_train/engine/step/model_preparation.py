@@ -63,7 +63,7 @@ def whole_model(plan: Plan) -> BuiltModel:
 
 
 def storages_of(plan: Plan) -> dict[str, StorageName]:
-    """Return a dict from weight to number format, of the weights that are stored in fewer bits."""
+    """Return a dict from weight to number format for the weights that are stored in fewer bits."""
     return {item.name: item.storage for item in plan.parameters if item.storage is not None}
 
 
@@ -166,8 +166,8 @@ def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:
 
 
 def set_training(module: nn.Module, training: bool) -> None:
-    """Switch a module to training or evaluation. Submodules whose parameters are all frozen stay in evaluation, with
-    their dropout and running statistics."""
+    """Switch a module to training or evaluation. Submodules whose parameters are all frozen stay in evaluation: their
+    dropout is off, and their running statistics do not change."""
     module.train(training)
     if training:
         for part in module.modules():

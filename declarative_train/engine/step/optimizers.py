@@ -165,10 +165,12 @@ def build_optimizers(
 
 
 def name_optimizers(plans: Sequence[ParameterPlan], optimizer: Mapping[str, object]) -> Rules:
-    """Return a dict from name to optimizer of the whole model, with the parameters that each updates, grouped by
-    (lr_scale, weight_decay). A name is the type of the optimizer, with a number if several have this type. Names and
-    order are the same on every rank and in every mode. `optimizer`: the recipe's optimizer, which is first; the
-    optimizers of single parameters in `plans` follow."""
+    """Return a dict from the name of each optimizer of the whole model to the optimizer and its parameters. The
+    parameters are a dict from (lr_scale, weight_decay) to their names.
+
+    A name is the type of the optimizer, with a number if several have this type. Names and order are the same on every
+    rank and in every mode. `optimizer`: the recipe's optimizer, which is first; the optimizers of single parameters in
+    `plans` follow."""
     found: dict[str, tuple[Mapping[str, object], dict[Setting, list[str]]]] = {}
     found[_key(optimizer)] = optimizer, {}
     for parameter in plans:

@@ -116,8 +116,8 @@ def parameters_in(
 
 @contextmanager
 def default_dtype(plan: Plan) -> Iterator[None]:
-    """Make float64 torch's default dtype within the `with` block if the run is in fp64. Expressions of the recipe
-    convert to the default dtype."""
+    """Make float64 torch's default dtype within the `with` block if the run is in fp64. Without this, expressions of
+    the recipe that convert to the default dtype would give float32."""
     before = torch.get_default_dtype()
     if plan.training.precision == "fp64":
         torch.set_default_dtype(torch.float64)

@@ -36,7 +36,7 @@ Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 class Policy:
     """Policy for torch's selective checkpointing, which says for each operation whether the result is kept or
     recomputed. `keep`: kinds of results, as in `training.activation_checkpointing.keep`. Matrix products are counted
-    both in the forward and in the recomputation, so that both keep the same ones."""
+    separately in the forward and in its recomputation, so that both keep the same ones."""
 
     def __init__(self, keep: frozenset[str]) -> None:
         self._kept = ATTENTION if "attention" in keep else frozenset()
@@ -55,9 +55,9 @@ class Policy:
 
 
 def make_contexts(keep: frozenset[str], others: Callable[[], Contexts] | None) -> Contexts:
-    """Return two context managers, for the forward and for the recomputation, as `context_fn` of
-    `torch.utils.checkpoint.checkpoint` must. `keep`: kinds of results that are kept. `others`: function that returns
-    two more context managers, which are entered too."""
+    """Return two context managers, for the forward and for the recomputation. The argument `context_fn` of
+    `torch.utils.checkpoint.checkpoint` requires them. `keep`: kinds of results that are kept. `others`: function that
+    returns two more context managers, which are entered too."""
     mine: Contexts = create_selective_checkpoint_contexts(Policy(keep))  # type: ignore[no-untyped-call]
     if others is None:
         return mine

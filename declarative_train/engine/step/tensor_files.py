@@ -178,8 +178,8 @@ def _rows_of(
     parts: Iterable[PartPlan], shapes: Shapes, first: int | None, last: int | None
 ) -> Iterator[tuple[PartPlan, int | None, int | None]]:
     """Yield (part, its first row, its last row) for the parts that contain rows `first` to `last` (exclusive) of a
-    parameter that is made of `parts`. (part, None, None) stands for all rows of a part. If no part contains such rows,
-    yield an empty range of the last part, so that the result has a shape."""
+    parameter that is made of `parts`. If all rows of a part are meant, its rows are None. If no part contains such
+    rows, yield an empty range of the last part, so that the result has a shape."""
     begin, found = 0, False
     parts = list(parts)
     for place, part in enumerate(parts):

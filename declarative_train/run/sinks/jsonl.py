@@ -81,8 +81,8 @@ class JsonlSink(Sink):
 
 
 def read_events(path: str | Path) -> list[Event]:
-    """Return the events of a run as one history. If a run resumed from a step, later events of earlier sessions are
-    left out. So is a last line that is incomplete after a crash."""
+    """Return the events of a run as one history. If a run resumed from a step, events of earlier sessions after this
+    step are left out. A last line that is incomplete after a crash is left out too."""
     found: list[Event] = []
     for line in Path(path).read_text(encoding="utf-8").splitlines():
         try:

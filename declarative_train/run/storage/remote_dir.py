@@ -37,8 +37,8 @@ _DIGITS = re.compile(r"-[0-9a-f]{6}$")
 
 def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) -> str:
     """Return the URL to which the folder of a new run is copied. `remote`: the URL for runs in the recipe. `name`: the
-    recipe's name. `checkpoints`: the folder of the run's checkpoints, or None if it is in the run's folder. If it is
-    below `remote`, the run is copied next to it."""
+    recipe's name. `checkpoints`: the folder of the run's checkpoints, or None if it is in the run's folder. A run whose
+    checkpoints are below `remote` is copied next to them."""
     base = f"{remote.rstrip('/')}/{name}/"
     if checkpoints is not None and checkpoints.startswith(base):
         return checkpoints.removesuffix(f"/{CHECKPOINTS}")
@@ -47,8 +47,8 @@ def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) ->
 
 def fetch_run(remote: str, name: str, runs: Path, folder: Path | None = None) -> str | None:
     """Copy a run from `remote`, the URL for runs in the recipe, to this machine, if the URL has more events of it.
-    Return a notice if it was copied, otherwise None. The run is that of `folder`, or without `folder` the newest run of
-    the recipe `name`, which is copied into `runs`. Raises the exceptions of the store's client."""
+    Return a notice if it was copied, otherwise None. `folder`: the run's folder; None: the newest run of the recipe
+    `name`, whose folder is below `runs`. Raises the exceptions of the store's client."""
     fs, base = file_system(f"{remote.rstrip('/')}/{name}")
     fs.invalidate_cache()
     if not fs.exists(base):
@@ -94,8 +94,8 @@ def local_copies(url: str) -> Iterator[str]:
 
 
 def is_uploading(folder: Path) -> bool:
-    """Return whether a run is still running, according to `folder`, its copy: it was updated a short time ago and does
-    not say that the run has ended."""
+    """Return whether a run is still running. `folder`: a copy of the run's folder, which shows this if it was updated a
+    short time ago and does not say that the run has ended."""
     try:
         found = json.loads((folder / UPLOADED).read_text())
         return not found["has_ended"] and time.time() - float(found["time_unix_s"]) < 12 * PERIOD_S
@@ -153,7 +153,7 @@ class Upload:
         self._send({"folder": str(folder.absolute()), "url": url})
 
     def finish(self) -> None:
-        """Wait until everything is copied that is not copied yet."""
+        """Copy what is not copied yet, and wait until this is done."""
         self._send({})
         assert self._process.stdin is not None
         with suppress(OSError):

@@ -92,9 +92,8 @@ def open_place(
     skip it, or None. `folder`: the run's folder; None for a new one among the runs of the recipe. With `folder` and
     `resume`, the run in this folder is continued.
 
-    Raises RunFailure, and leaves no new folder behind. It does so if the path `resume` has no checkpoint or one of
-    another plan, if all checkpoints are damaged, if another process runs this run, or if the folder cannot be
-    written."""
+    Raises RunFailure if the path `resume` has no checkpoint or one of another plan, if all checkpoints are damaged, if
+    another process runs this run, or if the folder cannot be written. A new folder is removed then."""
     copied = _fetch(plan, folder) if resume is not None else None
     if folder is not None:
         found = _find_in_folder(folder, resume is not None, lock, look)
@@ -235,7 +234,7 @@ def _runs(plan: Plan) -> Path:
 
 
 def new_run_dir(plan: Plan, folder: Path | None = None) -> Path:
-    """Return an empty folder for a new run, which is created. Runs that start at the same time get different folders.
+    """Create an empty folder for a new run, and return it. Runs that start at the same time get different folders.
     `folder`: use this folder, and create it if it does not exist. Raises OSError."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ ORPHANS_S = 15.0  # how long ranks and loader workers may outlive the process th
 
 class RunLock:
     """Lock on one run's folder. `is_held`: this process has the lock; always False if the file system does not support
-    locks. The lock may also have a process that copies the folder to a URL, until it is released."""
+    locks. While the lock is held, the folder may also be copied to a URL (`upload`)."""
 
     def __init__(self) -> None:
         self._lock = FileLock()
@@ -50,7 +50,7 @@ class RunLock:
         return None
 
     def upload(self, run_dir: Path, url: str) -> None:
-        """Start to copy the folder to a URL. `release` completes and ends the copying."""
+        """Start a process that copies the folder to a URL, until `release` is called."""
         if self._upload is None:
             self._upload = Upload(run_dir, url)
 
