@@ -75,12 +75,11 @@ class Normal(Init):
 
 
 class TruncNormal(Init):
-    """Normal distribution with mean `mean` and standard deviation `std`, cut off at `cut` standard deviations
-    on both sides.
+    """Normal distribution with mean `mean` and standard deviation `std`, cut off at `cut` standard deviations on both
+    sides.
 
-    Computed by the inverse of the distribution function from one uniform number per element. torch's
-    `trunc_normal_` takes the bounds as values instead, so that its default of -2..2 does not cut anything
-    at a small `std`.
+    Each element is the inverse of the distribution function at a uniform number. torch's `trunc_normal_` takes the
+    bounds as values instead: with a small `std`, its default bounds -2 and 2 cut nothing.
     """
 
     type: Literal["trunc_normal"] = "trunc_normal"
@@ -127,8 +126,8 @@ class MatrixInit(Init, ABC):
     """Base class of inits for parameters with two or more dimensions."""
 
     def check(self, shape: tuple[int, ...]) -> ShapeError | None:
-        """Return an error if the parameter has fewer than two dimensions, such as a bias, else None. This init
-        needs the numbers of inputs and outputs, which only a parameter with two or more dimensions has.
+        """Return an error if the parameter has fewer than two dimensions, such as a bias, else None. This init depends
+        on the numbers of inputs and outputs of a unit, which only a parameter with two or more dimensions has.
         """
         if len(shape) >= 2:
             return None
@@ -149,7 +148,7 @@ class _Xavier(MatrixInit, ABC):
 
 class _Kaiming(MatrixInit, ABC):
     mode: Literal["fan_in", "fan_out"] = "fan_in"
-    """Keep the variance of the forward (`fan_in`) or of the backward pass (`fan_out`)."""
+    """Keeps the variance of the values in the forward (`fan_in`) or of the gradients in the backward (`fan_out`)."""
     nonlinearity: Nonlinearity = "leaky_relu"
     """The function after the layer, which determines the gain."""
     a: float = Field(default=0.0, allow_inf_nan=False)
@@ -182,9 +181,7 @@ class XavierNormal(_Xavier):
 
 
 class KaimingUniform(_Kaiming):
-    """Uniform distribution around 0 with standard deviation gain / sqrt(fan); the gain is that of
-    `nonlinearity`.
-    """
+    """Uniform distribution around 0 with standard deviation gain / sqrt(fan); `nonlinearity` determines the gain."""
 
     type: Literal["kaiming_uniform"] = "kaiming_uniform"
 
@@ -194,9 +191,7 @@ class KaimingUniform(_Kaiming):
 
 
 class KaimingNormal(_Kaiming):
-    """Normal distribution around 0 with standard deviation gain / sqrt(fan); the gain is that of
-    `nonlinearity`.
-    """
+    """Normal distribution around 0 with standard deviation gain / sqrt(fan); `nonlinearity` determines the gain."""
 
     type: Literal["kaiming_normal"] = "kaiming_normal"
 
@@ -205,8 +200,8 @@ class KaimingNormal(_Kaiming):
 
 
 class Orthogonal(MatrixInit):
-    """A random (semi-)orthogonal matrix. A weight with more dimensions is filled as one matrix: the first dimension by
-    all others.
+    """A random (semi-)orthogonal matrix. A weight with more than two dimensions is treated as a matrix: the first
+    dimension by all others.
 
     Saxe et al., Exact solutions to the nonlinear dynamics of learning in deep linear neural networks, 2013.
     """
@@ -233,8 +228,8 @@ class Orthogonal(MatrixInit):
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return (fan in, fan out), the numbers of inputs and outputs of each unit, for a weight of shape (out,
-    in, *kernel).
+    """Return (fan_in, fan_out), the numbers of inputs and outputs of a unit. `shape` is that of a weight, (out, in,
+    *kernel).
     """
     kernel = prod(shape[2:])
     return shape[1] * kernel, shape[0] * kernel

@@ -1,13 +1,12 @@
 """Random start values by index: element i of a parameter is a pure function of (seed, name, i).
 
-A rank that holds some rows of a parameter computes only these rows, in any order and with any number of
-threads, and gets the same values as a rank that computes the whole parameter. The random numbers come
-from `components/counter_rng.py`; normal numbers are made from them as in Box and Muller (1958). They
-are float32 for every dtype, with 24 random bits each, as in torch.
+A rank that holds some rows of a parameter computes only these rows, in any order and with any number of threads. It
+gets the same values as a rank that computes the whole parameter. The random numbers come from
+`components/counter_rng.py`; normal numbers are made from them as in Box and Muller (1958). They are float32 for every
+dtype, with 24 random bits each, as in torch.
 
-Every rank computes in blocks that begin at the same elements and consist of whole vectors. torch
-computes the logarithm of the last few elements of an array by another routine, whose results differ in
-the last bit.
+Every rank computes the same blocks, made of whole vectors, because torch and numpy may compute the last few elements
+of an array by another routine, whose results differ in the last bit.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ _BLOCKS_AT_ONCE = 64  # of one thread
 
 
 class Draws:
-    """Random numbers for consecutive rows of a parameter, beginning with row `first_row`. `shape`: the shape
-    of the whole parameter.
-    """
+    """Random numbers for the rows of a parameter from row `first_row` on. `shape`: the shape of the whole parameter."""
 
     def __init__(self, seed: int, name: str, shape: Sequence[int], first_row: int = 0) -> None:
         self.seed, self.name = seed, name
@@ -39,8 +36,8 @@ class Draws:
         self._key = key_of(seed, name)
 
     def whole(self) -> torch.Tensor:
-        """Return standard normal numbers for the whole parameter, including the rows before `first_row`: a float32
-        tensor on the CPU.
+        """Return standard normal numbers for the whole parameter, also for rows before `first_row`: a float32 tensor
+        on the CPU.
         """
         import torch
 
@@ -49,8 +46,8 @@ class Draws:
         return values
 
     def uniform(self, tensor: torch.Tensor, low: float, high: float) -> None:
-        """Fill `tensor` with uniform numbers in [low, high). `tensor` holds rows of the parameter, beginning with
-        row `first_row`.
+        """Fill `tensor`, which holds rows of the parameter from row `first_row` on, with uniform numbers in [low,
+        high).
         """
         self._write(tensor, self._uniform, high - low, low)
 
@@ -58,9 +55,8 @@ class Draws:
         self._write(tensor, self._normal, std, mean)
 
     def by_inverse(self, tensor: torch.Tensor, of_uniform: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Fill `tensor` with `of_uniform(u)`, where u are uniform numbers in [0, 1) and `of_uniform` is the
-        inverse of a distribution function. `tensor` holds rows of the parameter, beginning with row
-        `first_row`.
+        """Fill `tensor` with `of_uniform(u)` for uniform numbers u in [0, 1). It holds rows of the parameter from row
+        `first_row` on. `of_uniform`: the inverse of the distribution function of the wanted numbers.
         """
         import torch
 
@@ -91,9 +87,9 @@ class Draws:
         factor: float = 1.0,
         shift: float = 0.0,
     ) -> None:
-        """Fill `values` with random numbers, multiplied by `factor` and increased by `shift`. `first`: the index
-        in the parameter of the first element of `values`. `block(number, count)` returns at least the first
-        `count` random numbers of the block with that number.
+        """Fill `values` with random numbers times `factor` plus `shift`. `first`: index in the parameter of the first
+        element of `values`. `block(number, count)` returns at least the first `count` random numbers of the block with
+        that number.
         """
         import numpy as np
         import torch
@@ -127,8 +123,9 @@ class Draws:
         return _to_unit(words.view("<u4"))
 
     def _normal(self, number: int, count: int) -> np.ndarray:
-        """Return the first `count` normal numbers of block `number`. Each random word gives two normal numbers:
-        one from the cosine in the first half of the block, and one from the sine in the second half.
+        """Return at least the first `count` normal numbers of block `number`. Each 64-bit word gives two of them: the
+        one made with the cosine is in the first half of the block, the one made with the sine at the same index of the
+        second half.
         """
         import numpy as np
 
@@ -148,8 +145,8 @@ class Draws:
         return found
 
     def _words(self, number: int, count: int, per_block: int) -> np.ndarray:
-        """Return random 64-bit words of block `number`: `count` words, rounded up so that numpy computes whole
-        vectors. `per_block`: number of words in a block.
+        """Return `count` random 64-bit words of block `number`, or a few more, so that numpy computes whole vectors.
+        `per_block`: number of words of a block.
         """
         import numpy as np
 
@@ -159,7 +156,7 @@ class Draws:
 
 
 def _to_unit(words: np.ndarray) -> np.ndarray:
-    """Return a float32 number in [0, 1) for each random 64-bit word, made from its upper 24 bits."""
+    """Return a float32 number in [0, 1) for each random 32-bit word, made from its upper 24 bits."""
     import numpy as np
 
     found = (words >> np.uint32(8)).view(np.int32).astype(np.float32)  # signed: each processor has that conversion

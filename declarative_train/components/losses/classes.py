@@ -1,4 +1,4 @@
-"""Losses over classes: binary, one class of several, divergence of two distributions, and a contrastive loss."""
+"""Losses over classes: binary, one of several classes, the divergence of two distributions, and a contrastive loss."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ ClassWeights = tuple[Weight, ...] | Literal["balanced"] | None
 def needs_class_weights(
     type: str, class_weights: ClassWeights, num_classes: int, target: TensorSpec | None
 ) -> ShapeError | None:
-    """Return a ShapeError if the length of `class_weights` differs from `num_classes`, or if `class_weights`
-    is "balanced" but the target has class probabilities; else None.
+    """Return a ShapeError if `class_weights` does not fit the loss, else None. There are two mistakes: a list whose
+    length is not `num_classes`, and "balanced" for a target with class probabilities.
     """
     if class_weights is None:
         return None
@@ -64,9 +64,9 @@ def needs_class_weights(
 
 
 def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore_index: int | None) -> np.ndarray:
-    """Return the number of items of each class, (C,) int64. Items of class `ignore_index` are not counted.
-    `targets`: class numbers. `input`: spec of the scores; dimension `class_dim` of the scores has one entry
-    per class. Raises ValueError for a class number out of range.
+    """Return the number of items of each class, (C,) int64, without the items of class `ignore_index`. `targets`:
+    class numbers. `input`: spec of the scores, whose dimension `class_dim` has one entry per class. Raises ValueError
+    for a class number out of range.
     """
     import numpy as np
 
@@ -83,9 +83,9 @@ def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore
 
 
 def balance_weights(tally: np.ndarray) -> tuple[float, ...]:
-    """Return a weight for each class, given the number of items of each class in `tally`. The weight is n / (k
-    x count), where n is the number of all items and k the number of classes that occur, so the mean weight
-    of an item is 1. A class without items has weight 1. Raises ValueError if there are no items.
+    """Return a weight for each class, such that the mean weight of an item is 1 and all classes weigh the same in
+    total. `tally`: number of items of each class. The weight is n / (k x count) for n items in all and k classes that
+    occur. A class without items has weight 1. Raises ValueError if there are no items.
     """
     num_items, num_present = int(tally.sum()), int((tally > 0).sum())
     if num_items == 0:
@@ -96,8 +96,9 @@ def balance_weights(tally: np.ndarray) -> tuple[float, ...]:
 
 
 class OfClasses(Loss, ABC):
-    """Base class of losses over several classes. `takes_probabilities`: a target may be a probability for each
-    class."""
+    """Base class of losses over several classes. `takes_probabilities`: the target may have a probability for each
+    class.
+    """
 
     about: ClassVar[str] = "classes"
     one_class: ClassVar[bool] = True
@@ -107,7 +108,7 @@ class OfClasses(Loss, ABC):
     class_dim: ClassDim = -1
     """Dimension of the input that contains the classes (0 is the batch): -1 is the last; use 1 for images."""
     ignore_index: int | None = None
-    """Items with this target are not counted: the id of the padding, or -100."""
+    """Items with this target are not counted; for example the id of the padding, or -100."""
     if TYPE_CHECKING:  # declared in each class, so that it is documented there
         class_weights: ClassWeights
 
@@ -120,8 +121,8 @@ class OfClasses(Loss, ABC):
         return self.class_weights == "balanced"
 
     def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
-        """Return the number of items of each class, (C,), in the class numbers `targets`. Items of class
-        `ignore_index` are not counted. `input`: spec of the scores.
+        """Return the number of items of each class, (C,), without those of class `ignore_index`. `targets`: class
+        numbers. `input`: spec of the scores.
         """
         return tally_classes(targets, input, self.class_dim, self.ignore_index)
 
@@ -168,25 +169,26 @@ class OfClasses(Loss, ABC):
 
 
 class CrossEntropy(OfClasses):
-    """Cross entropy of logits (scores before the softmax) with the class number, or with a probability for
-    each class.
+    """Cross entropy of logits (scores before the softmax) with the class number, or with a probability for each class.
 
-    The sum over the items is divided by the number of items or, with `class_weights`, by the sum of the
-    weights of the items, as torch's mean is.
+    The sum over the items is divided by the number of items. With `class_weights`, it is divided by the sum of the
+    weights of the items, as in torch.
     """
 
     takes_probabilities: ClassVar[bool] = True
 
     type: Literal["cross_entropy"] = "cross_entropy"
     label_smoothing: float = Field(0.0, ge=0, le=1)
-    """Share of each target that is spread evenly over all classes."""
+    """Share of the target's probability that is spread evenly over all classes."""
     class_weights: ClassWeights = None
-    """Weight of each class: a number for each, or `balanced`: items / (classes x items of the class), over the training
-    rows."""
+    """Weight of each class: a list of numbers, or `balanced`, which is items / (classes x items of the class) in the
+    training rows.
+    """
     chunks: int | None = Field(default=None, ge=2)
-    """For a large vocabulary: compute the linear layer before the loss together with it, in this number of chunks, so
-    that all scores never exist at once. Loss and gradients are the same; backward computes the layer's product again.
-    No other node may read the scores."""
+    """Saves memory with a large vocabulary: the loss and the linear layer before it are computed in this number of
+    chunks of the positions, so that the scores of all positions are never in memory together. Loss and gradients are
+    the same, but the backward computes the linear layer again. No other node may read the scores.
+    """
 
     def _function(self) -> Callable[..., torch.Tensor]:
         from declarative_train.components.losses.modules.elementwise import CrossEntropyFunction
@@ -199,12 +201,13 @@ class CrossEntropy(OfClasses):
 
 
 class Nll(OfClasses):
-    """Negative log likelihood of the target class; the input is log-probabilities (`log_softmax(logits)`)."""
+    """Negative log likelihood of the target class. The input has log-probabilities (`log_softmax(logits)`)."""
 
     type: Literal["nll"] = "nll"
     class_weights: ClassWeights = None
-    """Weight of each class: a number for each, or `balanced`: items / (classes x items of the class), over the training
-    rows."""
+    """Weight of each class: a list of numbers, or `balanced`, which is items / (classes x items of the class) in the
+    training rows.
+    """
 
     def _function(self) -> Callable[..., torch.Tensor]:
         from declarative_train.components.losses.modules.elementwise import nll
@@ -216,7 +219,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class BceWithLogits(Loss):
-    """Binary cross entropy of logits (scores before the sigmoid), mean over the elements of input and target.
+    """Binary cross entropy of logits (scores before the sigmoid): the mean over the elements of input and target.
 
     A target is between 0 and 1.
     """
@@ -226,16 +229,18 @@ class BceWithLogits(Loss):
 
     type: Literal["bce_with_logits"] = "bce_with_logits"
     pos_weight: Positive | tuple[Positive, ...] | Literal["balanced"] | None = None
-    """Weight of positives relative to negatives: a number, one for each entry of the last dimension, or `balanced`:
-    negatives / positives in the training rows (for targets (B, K), of each of the K)."""
+    """Weight of positives relative to negatives: one number, a list with one for each entry of the last dimension, or
+    `balanced`. The last is negatives / positives in the training rows; for targets (B, K) it is computed for each of
+    the K.
+    """
 
     @property
     def needs_balance(self) -> bool:
         return self.pos_weight == "balanced"
 
     def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
-        """Return the number of negative (first row) and of positive targets (second row): (2, K) counted by column
-        if `targets` are (N, K), else (2, 1). A target of 0.5 or more is positive.
+        """Return the numbers of negative targets (first row) and of positive targets (second row). The shape is (2,
+        K), counted by column, if `targets` are (N, K), else (2, 1). A target of 0.5 or more is positive.
         """
         import numpy as np
 
@@ -277,14 +282,14 @@ class BceWithLogits(Loss):
 
 
 class KlDiv(Loss):
-    """Kullback-Leibler divergence of the target from the input, which is log-probabilities (`log_softmax(logits)`).
+    """Kullback-Leibler divergence of the target from the input, which has log-probabilities (`log_softmax(logits)`).
 
-    The sum over all elements, divided by the number of rows: torch's `batchmean`. A mask has a value for each row.
+    The sum over all elements is divided by the number of rows, as torch's `batchmean`. A mask has one value per row.
     """
 
     type: Literal["kl_div"] = "kl_div"
     log_target: bool = False
-    """The target is log-probabilities as well."""
+    """The target has log-probabilities too."""
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
         if (shape_error := needs_target(self.type, target)) is not None or target is None:
@@ -315,12 +320,13 @@ class KlDiv(Loss):
 
 
 class InfoNce(Loss):
-    """Contrastive loss: in a group of samples, each first view must be matched with the second view of the same sample.
+    """Contrastive loss: the first view of each sample must be matched with its second view, among those of a group of
+    samples.
 
-    `input` and `target` are (B, D), two views of the same samples. The loss is the cross entropy over the similarities
-    input @ target.T / temperature within a group; the other samples of the group are the negatives. van den Oord et
-    al., "Representation learning with contrastive predictive coding", https://arxiv.org/abs/1807.03748; `symmetric` as
-    in CLIP, https://arxiv.org/abs/2103.00020.
+    `input` and `target` are (B, D), the two views of the same samples. The loss is the cross entropy over the
+    similarities input @ target.T / temperature within a group; the other samples of the group are the negatives. van
+    den Oord et al., "Representation learning with contrastive predictive coding", https://arxiv.org/abs/1807.03748;
+    `symmetric` as in CLIP, https://arxiv.org/abs/2103.00020.
     """
 
     mixes_samples: ClassVar[bool] = True
@@ -333,9 +339,10 @@ class InfoNce(Loss):
     normalize: bool = True
     """Scale every view to length 1, so that similarities are cosines."""
     over: Over = "microbatch"
-    """`N samples`: the negatives are N consecutive samples of the global batch (in evaluation: of the set), gathered
-    from other GPUs if needed. `microbatch`: the samples of one GPU's microbatch, so that the loss depends on the
-    layout."""
+    """`N samples`: the negatives are N consecutive samples of the global batch, gathered from other GPUs if needed; in
+    an evaluation N consecutive samples of the set. `microbatch`: the negatives are the samples of one GPU's
+    microbatch, so that the loss depends on the layout.
+    """
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
         if (shape_error := needs_target(self.type, target)) is not None or target is None:

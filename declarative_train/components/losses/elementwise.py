@@ -1,4 +1,4 @@
-"""Regression losses, element by element: input and target have the same shape. `mean` has no target."""
+"""Regression losses, computed element by element from an input and a target of the same shape. `mean` has no target."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 class ElementwiseLoss(Loss, ABC):
     """Base class of losses whose input and target have the same shape. `function`: name of a function in
-    `modules/elementwise.py`; for a loss with fields, name of a class there, which is constructed with the
-    fields in order.
+    `modules/elementwise.py`. For a loss with fields, it is the name of a class there, whose arguments are the fields
+    in order.
     """
 
     about: ClassVar[str] = "numbers"
@@ -56,33 +56,31 @@ class MseLoss(ElementwiseLoss):
 
 
 class SmoothL1(ElementwiseLoss):
-    """Squared error / (2 `beta`) for errors up to `beta`, and absolute error - `beta` / 2 for larger errors."""
+    """Squared error / (2 `beta`) for errors up to `beta`, else absolute error - `beta` / 2."""
 
     function: ClassVar[str] = "SmoothL1Function"
     type: Literal["smooth_l1"] = "smooth_l1"
     beta: float = Field(1.0, ge=0)
-    """Error at which the square becomes a line of slope 1; 0 is `l1`."""
+    """Error at which the parabola changes to a line of slope 1; 0 gives `l1`."""
 
 
 class Huber(ElementwiseLoss):
-    """Half the squared error for errors up to `delta`, and `delta` times (absolute error - `delta` / 2) for
-    larger errors.
-    """
+    """Half the squared error for errors up to `delta`, else `delta` times (absolute error - `delta` / 2)."""
 
     function: ClassVar[str] = "HuberFunction"
     type: Literal["huber"] = "huber"
     delta: float = Field(1.0, gt=0)
-    """Error at which the square becomes a line."""
+    """Error at which the parabola changes to a line."""
 
 
 class PoissonNll(ElementwiseLoss):
-    """Negative log likelihood of Poisson-distributed counts; the input is the logarithm of the rate."""
+    """Negative log likelihood of counts with a Poisson distribution. The input is the logarithm of the rate."""
 
     bounds: ClassVar[tuple[float, float]] = (-inf, inf)
     function: ClassVar[str] = "PoissonNllFunction"
     type: Literal["poisson_nll"] = "poisson_nll"
     log_input: bool = True
-    """The input is the logarithm of the rate; false: the rate."""
+    """The input is the logarithm of the rate; if false, it is the rate."""
     full: bool = False
     """Add Stirling's approximation of log(target!), which does not depend on the input."""
     eps: float = Field(1e-8, gt=0)

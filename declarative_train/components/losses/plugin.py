@@ -18,9 +18,10 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class PluginLoss(PluginComponent, Loss):
-    """Loss of a plugin. The user's method `forward(self, input, target)`, or of the input alone, returns one value per
-    sample or per element. Before a run dtrain tries it on generated samples: how many values it returns, and whether
-    those of a sample depend on the other samples."""
+    """Loss of a plugin. The user's method `forward(self, input, target)` or `forward(self, input)` returns one value
+    per sample or per element. Before a run, dtrain calls the method on generated samples. It finds out how many values
+    the method returns, and whether the values of a sample depend on other samples.
+    """
 
     bounds: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
     mixes: ClassVar[bool] = False
@@ -46,8 +47,8 @@ class PluginLoss(PluginComponent, Loss):
         return needs_mask_shape(self.type, mask, items)
 
     def mixing(self, input: TensorSpec, target: TensorSpec | None) -> bool:
-        """Return whether the values of a sample depend on the other samples of its batch. The user's class can
-        declare this; otherwise `forward` is tried with two batch sizes.
+        """Return whether the values of a sample depend on the other samples of its batch. The user's class can declare
+        this. Otherwise `forward` is called with two batch sizes and the values are compared.
         """
         from declarative_train.components.losses.modules.plugin import depends_on_others
 
@@ -60,9 +61,9 @@ class PluginLoss(PluginComponent, Loss):
 
 
 def items_of(loss: PluginLoss, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
-    """Return the shape of the values that a plugin's loss returns for one sample. `input`, `target`: specs of
-    the tensors. Raises any exception of the user's code, and ValueError unless the code returns a tensor
-    with one or more values for each sample.
+    """Return the shape of the values that a plugin's loss returns for one sample. `input`, `target`: specs of the
+    tensors. Raises any exception of the user's code, and ValueError if the code does not return a tensor with one row
+    per sample.
     """
     from declarative_train.components.losses.modules.plugin import try_forward
 

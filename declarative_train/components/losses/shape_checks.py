@@ -1,7 +1,5 @@
-"""Checks of the tensors of losses and metrics. Each check returns a ShapeError or None.
-
-Inputs and targets must have equal shapes and are not broadcast: from (B,) and (B, 1) torch would make
-(B, B), and train without an error.
+"""Checks of the tensors of losses and metrics. Each check returns a ShapeError, which describes a mistake, or None.
+Input and target must have equal shapes. torch would broadcast (B,) and (B, 1) to (B, B), and train without an error.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ def needs_float(type: str, port: str, spec: TensorSpec) -> ShapeError | None:
 
 
 def needs_number(type: str, port: str, spec: TensorSpec) -> ShapeError | None:
-    """Return a ShapeError if the tensor `spec` of input `port` has no elements, else None. `type`: type of the
-    loss or metric, for the message.
+    """Return a ShapeError if `spec`, the tensor of input `port`, has no elements. `type`: type of the loss or metric,
+    for the message.
     """
     if spec.num_elements:
         return None
@@ -47,8 +45,8 @@ def needs_no_target(type: str, target: TensorSpec | None) -> ShapeError | None:
 
 
 def needs_mask_shape(type: str, mask: TensorSpec | None, shape: tuple[int, ...]) -> ShapeError | None:
-    """Return a ShapeError if there is a mask and its shape per sample is not `shape`, else None. `type`: type
-    of the loss or metric, for the message.
+    """Return a ShapeError if there is a mask whose shape per sample is not `shape`. `type`: type of the loss or
+    metric, for the message.
     """
     if mask is None or mask.shape == shape:
         return None
@@ -58,8 +56,8 @@ def needs_mask_shape(type: str, mask: TensorSpec | None, shape: tuple[int, ...])
 
 
 def elementwise(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
-    """Return a ShapeError unless the input is floating-point and not empty, there is a target, and the target
-    and the mask (if there is one) have the shape of the input. `type`: type of the loss, for the message.
+    """Return a ShapeError unless the input is floating-point and not empty, and target and mask have its shape. There
+    must be a target; a mask is optional. `type`: type of the loss, for the message.
     """
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
@@ -72,9 +70,8 @@ def elementwise(type: str, input: TensorSpec, target: TensorSpec | None, mask: T
 
 
 def needs_values(type: str, target: TensorSpec, low: float, high: float, what: str, help: str) -> ShapeError | None:
-    """Return a ShapeError if the known values of the target are not all between `low` and `high`, else None.
-    The other arguments are for the message: `type` of the loss, `what` is a description of an allowed
-    target, `help` a hint.
+    """Return a ShapeError if the range of the target's values is known and not within `low` to `high`. The other
+    arguments are for the message: the `type` of the loss, `what` (words for an allowed target), and the hint `help`.
     """
     found = target.interval
     if found is None or (low <= found[0] and found[1] <= high):
@@ -84,8 +81,8 @@ def needs_values(type: str, target: TensorSpec, low: float, high: float, what: s
 
 
 def class_axis(shape: tuple[int, ...], class_dim: int) -> int | None:
-    """Return the index of the class dimension in `shape`, the shape of one sample. `class_dim` counts the
-    batch as dimension 0 and may be negative. None if that dimension is the batch or does not exist.
+    """Return the index of the class dimension in `shape`, the shape of one sample. `class_dim` counts the batch as
+    dimension 0 and may be negative. Return None if it is the batch or not a dimension.
     """
     rank = len(shape) + 1
     dim = class_dim + rank if class_dim < 0 else class_dim
@@ -95,10 +92,9 @@ def class_axis(shape: tuple[int, ...], class_dim: int) -> int | None:
 def classes(
     type: str, input: TensorSpec, target: TensorSpec | None, class_dim: int, *, soft: bool, ignore_index: int | None
 ) -> ShapeError | None:
-    """Return a ShapeError unless dimension `class_dim` of the input has a score for each class and the target
-    has class numbers. With `soft`, a target of one floating-point probability per class is also allowed.
-    `type`: type of the loss, for the message. `ignore_index`: a number that the target may have in addition
-    to the class numbers.
+    """Return a ShapeError unless the input has a score for each class in dimension `class_dim`, and the target has
+    class numbers. `soft`: a target with one floating-point probability per class is allowed too. `ignore_index`: a
+    number that the target may have in addition to the class numbers. `type`: type of the loss, for the message.
     """
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
@@ -179,8 +175,9 @@ def _class_numbers(
 
 
 def _is_padded(num_classes: int, num_scores: int) -> bool:
-    """Return whether the scores are as many as the classes of a large vocabulary, rounded up for fast products on a
-    GPU."""
+    """Return whether the number of scores is that of the classes of a large vocabulary, rounded up for fast products
+    on a GPU.
+    """
     return num_classes >= MANY_CLASSES and 0 < num_scores - num_classes < 128 and num_scores % 8 == 0
 
 
@@ -192,8 +189,8 @@ def _other_class_dim(input: TensorSpec, target: TensorSpec) -> str | None:
 
 
 def _not_flat(items: TensorSpec, target: TensorSpec) -> str | None:
-    """Return a hint if each sample has several items with scores but only one target, else None. `items`: spec
-    of the scores without the class dimension.
+    """Return a hint if each sample has several items with scores but only one target, else None. `items`: spec of the
+    scores without the class dimension.
     """
     if target.shape or not items.shape:
         return None
@@ -210,9 +207,9 @@ def _one_too_many(items: TensorSpec, target: TensorSpec, classes_last: bool) -> 
 
 
 def _both_ways(first: TensorSpec, second: TensorSpec, name: str = "input", other: str = "target") -> str | None:
-    """Return a hint how to make two tensors with different shapes fit, or None. There are hints for a last
-    dimension of size 1 that only one tensor has, for a `second` that has class numbers, and for tensors
-    with equally many elements. `name`, `other`: names of the first and the second tensor in the hint.
+    """Return a hint about how to make two tensors with different shapes fit, or None if there is no simple way. There
+    are hints for a last dimension of size 1 that only one tensor has, for a `second` with class numbers, and for
+    tensors with equally many elements. `name`, `other`: names of the first and the second tensor in the hint.
     """
     if second.shape == (*first.shape, 1):
         slicing = ", ".join(":" for _ in range(len(first.shape) + 1))

@@ -1,5 +1,5 @@
-"""Table of the learning-rate schedules that a recipe can name. A schedule gives a factor for each step, by
-which the learning rate of every parameter group is multiplied.
+"""Table of the learning-rate schedules that a recipe can name. The learning rate of every parameter group is
+multiplied by the schedule's factor of each step.
 """
 
 from __future__ import annotations

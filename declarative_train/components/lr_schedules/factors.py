@@ -1,4 +1,4 @@
-"""Learning-rate schedules that are constant, or fall until the end of the run."""
+"""Learning-rate schedules without durations: constant, falling until the end of the run, or rising and then falling."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from declarative_train.components.component import LrSchedule
 
 
 def warmup_factor(step: int, num_warmup_steps: int) -> float:
-    """Return the factor of the learning rate for `step`, counted from 0: it rises linearly during the warm-up
-    and is 1 from step `num_warmup_steps` on.
-
-    The first step has factor 1 / (num_warmup_steps + 1), as with torch's `LinearLR`; a factor of 0 would
-    waste the step.
+    """Return the factor of the warm-up for `step`, counted from 0: it rises linearly to 1, which it reaches in step
+    `num_warmup_steps`. The first step has factor 1 / (num_warmup_steps + 1), as with torch's `LinearLR`, because a
+    factor of 0 would waste the step.
     """
     return min(1.0, (step + 1) / (num_warmup_steps + 1))
 
 
 def progress(step: int, num_steps: int, num_warmup_steps: int) -> float:
-    """Return the part of the run after the warm-up that is over: 0 at step `num_warmup_steps`, the first step
-    after the warm-up, and 1 at `num_steps`, which would follow the last step. torch's `T_max` is counted in
-    the same way.
+    """Return the fraction of the run after the warm-up that is over before `step`. It is 0 for the first step after
+    the warm-up, `num_warmup_steps`, and would be 1 for step `num_steps`, the one after the last. torch's `T_max` is
+    counted in the same way.
     """
     return min(1.0, max(0.0, (step - num_warmup_steps) / max(1, num_steps - num_warmup_steps)))
 
@@ -52,7 +50,7 @@ class LinearLr(LrSchedule):
 class Cosine(LrSchedule):
     """Learning rate that falls along half a cosine to `min_factor` times the optimizer's lr at the end of the run.
 
-    Without restarts: Loshchilov and Hutter, "SGDR", https://arxiv.org/abs/1608.03983.
+    Loshchilov and Hutter, "SGDR", https://arxiv.org/abs/1608.03983, without restarts.
     """
 
     type: Literal["cosine"] = "cosine"
@@ -65,8 +63,9 @@ class Cosine(LrSchedule):
 
 
 class Polynomial(LrSchedule):
-    """Learning rate that falls as a power of the remaining part of the run, to `min_factor` times the optimizer's lr at
-    the end."""
+    """Learning rate that falls to `min_factor` times the optimizer's lr, as a power of the fraction of the run that is
+    left.
+    """
 
     type: Literal["polynomial"] = "polynomial"
     power: float = Field(2.0, gt=0)
@@ -84,8 +83,8 @@ class Polynomial(LrSchedule):
 class InverseSqrt(LrSchedule):
     """Learning rate that falls as 1 / sqrt(step), from the optimizer's lr at the end of the warm-up.
 
-    Vaswani et al., "Attention is all you need", section 5.3, https://arxiv.org/abs/1706.03762, divided by its peak, so
-    that the optimizer's lr is the maximum.
+    Vaswani et al., "Attention is all you need", section 5.3, https://arxiv.org/abs/1706.03762, scaled so that the
+    maximum is the optimizer's lr.
     """
 
     type: Literal["inverse_sqrt"] = "inverse_sqrt"
@@ -95,7 +94,8 @@ class InverseSqrt(LrSchedule):
 
 
 class OneCycle(LrSchedule):
-    """Learning rate that rises to the optimizer's lr and then falls far below its first value, as torch's `OneCycleLR`.
+    """Learning rate that rises to the optimizer's lr and then falls far below its first value, like torch's
+    `OneCycleLR`.
 
     `warmup` is the length of the rise, by default 30% of the run. Smith and Topin, "Super-Convergence",
     https://arxiv.org/abs/1708.07120.

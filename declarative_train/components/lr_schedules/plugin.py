@@ -10,13 +10,13 @@ from declarative_train.components.plugin_components import PluginComponent
 
 
 class PluginLrSchedule(PluginComponent, LrSchedule):
-    """Schedule of a plugin: the user's method `factor(self, step, num_steps)`, where both are counted from the end of
-    the warm-up. The result is multiplied by the factor of the warm-up."""
+    """Schedule of a plugin: the user's method `factor(self, step, num_steps)` times the factor of the warm-up. For
+    this method, `step` and `num_steps` count from the end of the warm-up.
+    """
 
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
-        """Return the user's factor for the step times the factor of the warm-up. The user's method gets `step` and
-        `num_steps` counted from the end of the warm-up. Raises ValueError unless this method returns a number
-        of 0 or more, and any exception of the user's code.
+        """Return the user's factor for the step times the factor of the warm-up. Raises ValueError if the user's
+        method does not return a number of 0 or more, and any exception of that method.
         """
         behind = max(0, step - num_warmup_steps), max(1, num_steps - num_warmup_steps)
         found = self.make().factor(*behind)

@@ -1,6 +1,4 @@
-"""Learning-rate schedules whose keys include durations: exponential, step, and wsd, which decays at the
-end of the run.
-"""
+"""Learning-rate schedules with durations as keys: exponential, step, and wsd, which decays at the end of the run."""
 
 from __future__ import annotations
 
@@ -18,15 +16,15 @@ from declarative_train.core.duration import Duration, parse_duration
 
 
 class Exponential(LrSchedule):
-    """Learning rate that falls exponentially after the warm-up: a little at every step, and by the factor
-    `gamma` in each duration `every`.
+    """Learning rate that falls exponentially after the warm-up: a little in every step, by the factor `gamma` in the
+    duration `every`.
     """
 
     type: Literal["exponential"] = "exponential"
     gamma: float = Field(0.95, gt=0, le=1)
-    """Factor per `every`."""
+    """Factor for each `every`."""
     every: DurationText = "1 epoch"
-    """Duration after which the factor is `gamma`: `1 epoch`, `1000 steps`."""
+    """Duration in which the learning rate falls by the factor `gamma`: `1 epoch`, `1000 steps`."""
 
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
         turns = max(0, step - num_warmup_steps) / num_steps_of(self.every)
@@ -37,8 +35,8 @@ class Exponential(LrSchedule):
 
 
 class StepLr(LrSchedule):
-    """Learning rate that is multiplied by `gamma` at certain times: at regular intervals with `every: 30
-    epochs`, or at `milestones: [30 epochs, 60 epochs]`.
+    """Learning rate that is multiplied by `gamma` at certain times: regularly (`every: 30 epochs`), or at listed times
+    (`milestones: [30 epochs, 60 epochs]`).
 
     The times are counted from the start of the run, including its warm-up.
     """

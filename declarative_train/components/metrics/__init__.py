@@ -1,5 +1,6 @@
-"""Table of the metrics that a recipe can name. All are computed in evaluations; those that are means, also in
-training."""
+"""Table of the metrics that a recipe can name. Evaluations compute all of them; those that are means can also be
+computed in training.
+"""
 
 from __future__ import annotations
 

@@ -27,9 +27,10 @@ Task = Literal["binary", "multiclass", "multilabel"]
 
 
 def task_of(given: Task | None, edges: MetricInputs) -> Task:
-    """Return the task of a metric: `given`, or if it is None, the task that follows from the shapes. If input and
+    """Return the task of a metric: `given` or, if it is None, the task that follows from the shapes. If input and
     target have the same shape, the task is multilabel for (B, K) with K > 1 labels, otherwise binary. If their shapes
-    differ, it is multiclass: one dimension of the input is the classes."""
+    differ, the task is multiclass: the input has one more dimension, the classes.
+    """
     if given is not None:
         return given
     shape = edges.input.shape
@@ -40,7 +41,8 @@ def task_of(given: Task | None, edges: MetricInputs) -> Task:
 
 def fits_task(type: str, task: Task, edges: MetricInputs, *, needs_bool_mask: bool = False) -> ShapeError | None:
     """Return a ShapeError if input, target and mask do not have the shapes and dtypes of the task, else None. `type`:
-    type of the metric. `needs_bool_mask`: the mask must be bool, because the metric cannot weight items."""
+    type of the metric. `needs_bool_mask`: the mask must be bool, because the metric cannot weight items.
+    """
     target, mask = edges.target, edges.mask
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
@@ -73,8 +75,7 @@ def _yes_or_no(type: str, target: TensorSpec) -> ShapeError | None:
 
 
 def idle_average(metric: Counted | Ranked, edges: MetricInputs) -> ShapeError | None:
-    """Return a warning if the key `average` is set although the task is binary, so that there is nothing to average;
-    else None."""
+    """Return a warning if the recipe sets `average` for a binary task, where there is nothing to average; else None."""
     if "average" not in metric.model_fields_set or task_of(metric.task, edges) != "binary":
         return None
     message = f"`average` has no effect: `{metric.type}` is binary here, over all elements together"
@@ -83,8 +84,9 @@ def idle_average(metric: Counted | Ranked, edges: MetricInputs) -> ShapeError | 
 
 
 def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNoItems, int]:
-    """Return (converter from scores and targets to the items of a metric, number of classes or labels). `task` None:
-    the task follows from the shapes."""
+    """Return a converter from scores and targets to the items of a metric, and the number of classes or labels.
+    `task`: None means the task that follows from the shapes.
+    """
     from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
 
     found = task_of(task, edges)
@@ -98,7 +100,8 @@ def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNo
 
 def probabilities_at_zero(metric: Metric, threshold: float, task: Task, edges: MetricInputs) -> ShapeError | None:
     """Return a warning if no possible score is below the threshold, so that all predictions are positive; else None.
-    The usual cause: the scores are probabilities, and the threshold is its default 0."""
+    The usual cause is a threshold of 0, the default, for scores that are probabilities.
+    """
     interval = edges.input.interval
     if task == "multiclass" or interval is None or interval[0] < threshold or interval == (threshold, threshold):
         return None
@@ -107,20 +110,23 @@ def probabilities_at_zero(metric: Metric, threshold: float, task: Task, edges: M
 
 
 class Counted(Metric, ABC):
-    """Base class of metrics that are ratios of counts. The function that computes the ratio is in `modules/items.py`;
-    its name is the `type` of the metric."""
+    """Base class of metrics that are ratios of counts. The function in `modules/items.py` that computes the ratio has
+    the name of the metric's `type`.
+    """
 
     about: ClassVar[str] = "classes"
 
     average: Literal["macro", "micro", "weighted"] = "macro"
-    """`macro`: mean over the classes that occur, or over all labels; `micro`: all of them together; `weighted`: mean
-    weighted by the items of the class, or the positives of the label."""
+    """`macro`: mean over the classes that occur, or over all labels; `micro`: the ratio of the counts of all classes
+    or labels together; `weighted`: mean weighted by the number of items of the class, or of positives of the label.
+    """
     threshold: float = 0.0
-    """Scores above it are positive: 0 for logits, 0.5 for probabilities. Not for classes."""
+    """Scores above it are positive: use 0 for logits, 0.5 for probabilities. Not used if the task is multiclass."""
     task: Task | None = None
-    """`binary`: positive or negative, all elements together; `multilabel`: the same for each label along the last
-    dimension; `multiclass`: one class of several. Default: multilabel for scores and answers (B, K), binary for other
-    inputs of the target's shape, else multiclass."""
+    """`binary`: each element is positive or negative; `multilabel`: the same, counted for each label along the last
+    dimension; `multiclass`: one class of several. Default: multilabel if input and target are (B, K), binary for other
+    equal shapes, else multiclass.
+    """
 
     def check(self, edges: MetricInputs) -> ShapeError | None:
         task = task_of(self.task, edges)
@@ -178,18 +184,21 @@ class Iou(Counted):
 
 
 class Ranked(Metric, ABC):
-    """Base class of metrics that depend only on the order of the scores. The function that computes such a metric is in
-    `modules/items.py`; its name is the `type` of the metric."""
+    """Base class of metrics that depend only on the order of the scores. The function in `modules/items.py` that
+    computes such a metric has the name of the metric's `type`.
+    """
 
     about: ClassVar[str] = "classes"
 
     average: Literal["macro", "micro", "weighted"] = "macro"
     """`macro`: mean over the classes or labels with both positives and negatives; `micro`: all their scores together;
-    `weighted`: mean weighted by the items of the class, or the positives of the label."""
+    `weighted`: mean weighted by the number of items of the class, or of positives of the label.
+    """
     task: Task | None = None
-    """`binary`: positive or negative, all elements together; `multilabel`: the same for each label along the last
-    dimension; `multiclass`: one class of several. Default: multilabel for scores and answers (B, K), binary for other
-    inputs of the target's shape, else multiclass."""
+    """`binary`: each element is positive or negative; `multilabel`: the same, counted for each label along the last
+    dimension; `multiclass`: one class of several. Default: multilabel if input and target are (B, K), binary for other
+    equal shapes, else multiclass.
+    """
 
     def check(self, edges: MetricInputs) -> ShapeError | None:
         task = task_of(self.task, edges)
@@ -197,8 +206,9 @@ class Ranked(Metric, ABC):
 
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
         """Return whether the metric is undefined for a set of samples, because no positive can be compared with a
-        negative: all targets are equal, or with several labels, all targets of each label. Always False with `average:
-        micro`. `target`: the targets of the set, (N, *S)."""
+        negative. This is so if all targets are equal; with several labels, if all targets of each label are equal.
+        Always False with `average: micro`. `target`: the targets of the set, (N, *S).
+        """
         if self.average == "micro":
             return False
         if target.ndim == 2 and self.task != "binary":
@@ -212,22 +222,24 @@ class Ranked(Metric, ABC):
 
 
 class Auroc(Ranked):
-    """Area under the ROC curve: the share of the pairs of a positive and a negative in which the positive has the
-    higher score.
+    """Area under the ROC curve: the share of all pairs of a positive and a negative item in which the positive item
+    has the higher score.
 
-    If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of K
-    labels). Otherwise the class dimension of the input has logits, and each class is compared with all others. The
-    result is exact, because all scores are kept until the end of the evaluation."""
+    If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of
+    K labels). Otherwise the class dimension of the input has logits, and each class is compared with all others. The
+    result is exact, because all scores are stored until the end of the evaluation.
+    """
 
     type: Literal["auroc"] = "auroc"
 
 
 class AveragePrecision(Ranked):
-    """Average precision: for each positive, the share of positives among the items that score at least as high; the
-    mean over the positives.
+    """Average precision: for each positive, the share of positives among the items that score at least as high; then
+    the mean over the positives.
 
-    If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of K
-    labels). Otherwise the class dimension of the input has logits, and each class is compared with all others. The
-    result is exact, because all scores are kept until the end of the evaluation."""
+    If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of
+    K labels). Otherwise the class dimension of the input has logits, and each class is compared with all others. The
+    result is exact, because all scores are stored until the end of the evaluation.
+    """
 
     type: Literal["average_precision"] = "average_precision"

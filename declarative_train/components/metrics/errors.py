@@ -42,8 +42,8 @@ class MeanOfErrors(ElementwiseMetric, ABC):
 
 
 class Mae(MeanOfErrors):
-    """Mean absolute error over the elements of input and target, in the unit of the target's column, before `scale` and
-    `normalize`.
+    """Mean absolute error over the elements of input and target. It has the unit of the target's column, before
+    `scale` and `normalize`.
     """
 
     type: Literal["mae"] = "mae"
@@ -51,16 +51,19 @@ class Mae(MeanOfErrors):
 
 
 class Mape(MeanOfErrors):
-    """Mean absolute percentage error, as a fraction (0.1 is 10%): the mean of |input - target| / |target|, in the unit
-    of the target's column, before `scale` and `normalize`. Targets near 0 make it very large."""
+    """Mean absolute percentage error, as a fraction (0.1 is 10%): the mean of |input - target| / |target|.
+
+    Both are in the unit of the target's column, before `scale` and `normalize`. Targets near 0 make the metric very
+    large.
+    """
 
     type: Literal["mape"] = "mape"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "relative"
 
 
 class MseMetric(MeanOfErrors):
-    """Mean squared error over the elements of input and target, in the square of the unit of the target's column,
-    before `scale` and `normalize`.
+    """Mean squared error over the elements of input and target. It has the unit of the target's column, before `scale`
+    and `normalize`, squared.
     """
 
     type: Literal["mse"] = "mse"
@@ -68,7 +71,7 @@ class MseMetric(MeanOfErrors):
 
 
 class Rmse(MeanOfErrors):
-    """Root of the mean squared error, in the unit of the target's column, before `scale` and `normalize`."""
+    """Root of the mean squared error. It has the unit of the target's column, before `scale` and `normalize`."""
 
     type: Literal["rmse"] = "rmse"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "squared"
@@ -84,7 +87,8 @@ class R2(ElementwiseMetric):
 
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
         """Return whether an output has the same target in all rows, so that there is no variance to explain. `target`:
-        the targets of a set of samples, (N, *S)."""
+        the targets of a set of samples, (N, *S).
+        """
         return bool((target == target[:1]).reshape(len(target), -1).all(0).any())
 
     def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:

@@ -16,24 +16,26 @@ if TYPE_CHECKING:
 
 
 class Accuracy(Metric):
-    """Share of the items that are predicted correctly. An item is correct if its target is the class with the highest
-    score, or if its binary score is on the right side of `threshold`.
+    """Share of the items that are predicted correctly.
 
-    If input and target have the same shape, the input is binary scores. Otherwise the class dimension of the input has
-    a score for each class. With several labels per row, each label of each row is one item (the result is 1 - the
-    Hamming loss)."""
+    If input and target have the same shape, the input has binary scores, and an item is correct if its score is on the
+    right side of `threshold`. With several labels per row, each label is one item (the result is 1 - the Hamming
+    loss). If the shapes differ, the class dimension of the input has a score for each class, and an item is correct if
+    its target is the class with the highest score.
+    """
 
     about: ClassVar[str] = "classes"
     is_mean: ClassVar[bool] = True
 
     type: Literal["accuracy"] = "accuracy"
     top_k: int = Field(1, ge=1)
-    """Correct if the class is among the k highest scores."""
+    """An item is correct if its class is among the k highest scores."""
     threshold: float = 0.0
-    """Scores above it are positive: 0 for logits, 0.5 for probabilities. Not for classes."""
+    """Scores above it are positive: use 0 for logits, 0.5 for probabilities. Not used if the task is multiclass."""
     task: Task | None = None
-    """`binary` or `multilabel`: positive or negative; `multiclass`: one class of several. Default: decided by the
-    shapes."""
+    """`binary` or `multilabel`: positive or negative; `multiclass`: one class of several. Default: follows from the
+    shapes.
+    """
 
     def check(self, edges: MetricInputs) -> ShapeError | None:
         task = task_of(self.task, edges)
@@ -60,10 +62,11 @@ class Accuracy(Metric):
 
 
 class Perplexity(Metric):
-    """Exponential of the mean cross entropy of logits. It is the number of equally likely classes that are as uncertain
+    """Exponential of the mean cross entropy of logits: the number of equally likely classes that would be as uncertain
     as the predictions.
 
-    Label smoothing and class weights of the loss are not used; ignored items are not counted."""
+    Label smoothing and class weights of the loss are not used; ignored items are not counted.
+    """
 
     about: ClassVar[str] = "classes"
     is_mean: ClassVar[bool] = True
@@ -86,7 +89,7 @@ class Perplexity(Metric):
 
 
 class MeanMetric(Metric):
-    """Mean of any tensor of the model, over its elements. A target is not used."""
+    """Mean of any tensor of the model, over its elements. It uses no target."""
 
     is_mean: ClassVar[bool] = True
     higher_is_better: ClassVar[bool] = False

@@ -1,5 +1,4 @@
-"""Metrics of the order in which labels are ranked within a row, as means over rows; and the Matthews correlation
-coefficient."""
+"""Metrics of the order of a row's labels by score, as means over rows. Also the Matthews correlation coefficient."""
 
 from __future__ import annotations
 
@@ -23,8 +22,9 @@ if TYPE_CHECKING:
 
 
 class RankedRows(Metric, ABC):
-    """Base class of metrics that are means over rows. The function that computes the values of the rows is in
-    `modules/rankings.py`; its name is the `type` of the metric."""
+    """Base class of metrics that are means over rows. The function in `modules/rankings.py` that computes the value of
+    each row has the name of the metric's `type`.
+    """
 
     about: ClassVar[str] = "classes"
     is_mean: ClassVar[bool] = True
@@ -77,16 +77,20 @@ def _finds_all(type: str, k: int | None, num_labels: int) -> ShapeError | None:
 
 
 class Lrap(RankedRows):
-    """Label ranking average precision: for each positive label, the share of positives among the labels of its row that
-    score at least as high; the mean over the positives of a row, then over rows. A row without positives or without
-    negatives counts as 1."""
+    """Label ranking average precision: the mean over rows of the average precision of a row's labels.
+
+    For each positive label of a row, take the share of positives among the labels that score at least as high; the
+    mean of these shares is the value of the row. A row without positives or without negatives counts as 1.
+    """
 
     type: Literal["lrap"] = "lrap"
 
 
 class CoverageError(RankedRows):
-    """Number of labels of a row that must be taken, from the highest score on, to include all positives of the row; the
-    mean over rows. The best value is the mean number of positives of a row."""
+    """Number of labels, counted from the highest score down, that include all positives of a row; the mean over rows.
+
+    The best value is the mean number of positives of a row.
+    """
 
     higher_is_better: ClassVar[bool] = False
 
@@ -94,8 +98,11 @@ class CoverageError(RankedRows):
 
 
 class RankingLoss(RankedRows):
-    """Share of the pairs of a positive and a negative label of a row in which the negative scores at least as high; the
-    mean over rows. A row without such pairs counts as 0."""
+    """Share of the pairs of a positive and a negative label of a row in which the negative label scores at least as
+    high; the mean over rows.
+
+    A row without such pairs counts as 0.
+    """
 
     higher_is_better: ClassVar[bool] = False
 
@@ -103,9 +110,11 @@ class RankingLoss(RankedRows):
 
 
 class RecallAtK(RankedRows):
-    """Share of the positive labels of a row that are among its `k` highest scores; the mean over rows with a positive.
+    """Share of the positive labels of a row that are among its `k` highest scores; the mean over the rows with a
+    positive label.
 
-    If each row has one class, `accuracy` with `top_k` is the same metric."""
+    If each row has one class, `accuracy` with `top_k` is the same metric.
+    """
 
     type: Literal["recall_at_k"] = "recall_at_k"
     k: int = Field(10, ge=1)
@@ -127,17 +136,18 @@ class Ndcg(RankedRows):
 
 
 class Mcc(Metric):
-    """Matthews correlation coefficient of predicted and actual classes: 1 is perfect, 0 is as good as chance, even if
-    the classes have different sizes.
+    """Matthews correlation coefficient of predicted and actual classes: 1 is perfect, 0 is as good as chance, even for
+    classes of different sizes.
 
-    If input and target have the same shape, the input is binary scores, and all elements count together. Otherwise the
-    class dimension of the input has a score for each class."""
+    If input and target have the same shape, the input has binary scores, and all elements count together. Otherwise
+    the class dimension of the input has a score for each class.
+    """
 
     about: ClassVar[str] = "classes"
 
     type: Literal["mcc"] = "mcc"
     threshold: float = 0.0
-    """Scores above it are positive: 0 for logits, 0.5 for probabilities. Not for classes."""
+    """Scores above it are positive: use 0 for logits, 0.5 for probabilities. Not used if the task is multiclass."""
 
     def check(self, edges: MetricInputs) -> ShapeError | None:
         task = self._task(edges)

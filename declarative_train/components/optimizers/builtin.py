@@ -1,4 +1,4 @@
-"""Optimizers of dtrain: most are torch's; `lion` is implemented here."""
+"""Built-in optimizers: all are torch's except `lion`, which is implemented here."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Tiny = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 def _choose_fused(
     groups: Iterable[Mapping[str, Any]], *, sharded: bool = False, devices: Sequence[str] = ("cpu", "cuda", "xpu")
 ) -> bool | None:
-    """Return True if torch has a fused kernel for all parameters of `groups`, else None; with None torch
-    chooses a kernel. `sharded`: whether the kernel supports DTensors. `devices`: device types for which
-    torch has the kernel.
+    """Return True if torch has a fused kernel for all parameters of `groups`. Else return None, so that torch chooses
+    a kernel. `sharded`: the fused kernel supports DTensors. `devices`: device types for which torch has the fused
+    kernel.
     """
     from torch import Tensor, nn
 
@@ -66,7 +66,7 @@ class _Adam(Optimizer, ABC):
 
 
 class Adam(_Adam):
-    """Adam; weight decay is added to the gradient (`adamw` decays the weights directly).
+    """Adam. Weight decay is added to the gradient (`adamw` decays the weights directly).
 
     Kingma and Ba, https://arxiv.org/abs/1412.6980.
     """
@@ -96,7 +96,7 @@ class Sgd(Optimizer):
     lr: Rate
     """Learning rate, before the schedule."""
     momentum: Part = 0.0
-    """Share of the sum of past gradients that is kept at each step."""
+    """Factor by which the sum of past gradients is multiplied in each step."""
     dampening: Rate = 0.0
     """Share of the gradient that is not added to that sum."""
     weight_decay: Rate = 0.0
@@ -122,10 +122,10 @@ class Sgd(Optimizer):
 
 
 class Lion(Optimizer):
-    """Lion: each weight moves by lr in the direction of the sign of a momentum; half of Adam's memory.
+    """Lion: each weight moves by lr in the direction of the sign of a momentum. It needs half of Adam's memory.
 
     Chen et al., https://arxiv.org/abs/2302.06675, who recommend an lr 3 to 10 times smaller than adamw's, and a weight
-    decay larger by the same factor. torch does not have it: this implementation is ours.
+    decay larger by the same factor. torch does not have Lion: this is dtrain's implementation.
     """
 
     usual_lr: ClassVar[tuple[float, float]] = (1e-6, 3e-3)
@@ -150,8 +150,8 @@ class Lion(Optimizer):
 class Muon(Optimizer):
     """Muon: orthogonalized momentum of matrices. Only for the weights of hidden layers.
 
-    Jordan et al., https://kellerjordan.github.io/posts/muon/. Give everything that is not a matrix, and the embedding
-    and the last layer, another optimizer by `model.parameters`. It computes in bfloat16, so that results of different
+    Jordan et al., https://kellerjordan.github.io/posts/muon/. Give another optimizer to the embedding, the last layer
+    and everything that is not a matrix (`model.parameters`). Muon computes in bfloat16, so results of different
     layouts agree only to about 1e-3.
     """
 
@@ -170,12 +170,13 @@ class Muon(Optimizer):
     ns_coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315)
     """Coefficients of the Newton-Schulz iteration."""
     eps: Tiny = 1e-7
-    """Lower bound of the norm that is a divisor."""
+    """Smallest divisor in the normalisation of the momentum."""
     ns_steps: int = Field(5, ge=1, lt=100)
     """Number of Newton-Schulz iterations."""
     adjust_lr_fn: Literal["original", "match_rms_adamw"] | None = None
-    """Scaling of the rate by the sides of a matrix: `original`, or `match_rms_adamw`, which allows adamw's lr and
-    decay."""
+    """How the learning rate is scaled by the sizes of a matrix: `original`, or `match_rms_adamw`, with which adamw's
+    lr and weight decay can be used.
+    """
 
     def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:
         others = {name: shape for name, shape in parameters.items() if len(shape) != 2}
@@ -191,8 +192,8 @@ class Muon(Optimizer):
         )
 
     def _check_shards(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int) -> ShapeError | None:
-        """Return a ShapeError if a matrix has fewer rows than there are shards, else None: some ranks would have
-        no rows of the matrix, and torch's Muon would fail. `parameters`: shapes of the matrices by name.
+        """Return a ShapeError if a matrix has fewer rows than there are shards, else None. Some ranks would have no
+        rows of the matrix, and torch's Muon would fail. `parameters`: shapes of the matrices by name.
         """
         name = next((name for name, shape in parameters.items() if shape[0] < num_shards), None)
         if name is None:
@@ -262,7 +263,7 @@ class Rmsprop(Optimizer):
     weight_decay: Rate = 0.0
     """Multiplied by the weights and added to the gradient."""
     momentum: Part = 0.0
-    """Share of the sum of past updates that is kept at each step."""
+    """Factor by which the sum of past updates is multiplied in each step."""
     centered: bool = False
     """Divide by an estimate of the standard deviation instead."""
 
@@ -276,11 +277,11 @@ class Rmsprop(Optimizer):
 
 
 class Adafactor(Optimizer):
-    """Adafactor: Adam that keeps, instead of all squared gradients of a matrix, only their means by row and by
-    column. The learning rate is relative to the size of the weights. On a GPU torch's implementation makes
-    the host wait for each parameter in each step.
+    """Adafactor: Adam with less memory. For a matrix it stores only the means of squared gradients by row and by
+    column.
 
-    Shazeer and Stern, https://arxiv.org/abs/1804.04235, as in torch.
+    The learning rate is relative to the size of the weights. On a GPU, torch's implementation makes the host wait for
+    each parameter in each step. Shazeer and Stern, https://arxiv.org/abs/1804.04235, as in torch.
     """
 
     # torch 2.13: "in-place operations that require placement changes are not supported", and the norm of a shard is
@@ -292,14 +293,15 @@ class Adafactor(Optimizer):
 
     type: Literal["adafactor"] = "adafactor"
     lr: Rate
-    """Maximal relative rate, before the schedule."""
+    """Largest learning rate, relative to the size of the weights, before the schedule."""
     beta2_decay: float = Field(-0.8, le=0)
     """Exponent that makes the averages of squares decay more slowly with every step."""
     eps: tuple[Tiny | None, Tiny] = (None, 1e-3)
-    """Lower bound of the squares (null: the dtype's epsilon), and of the parameter size that the rate is relative
-    to."""
+    """Two lower bounds: of the squared gradients (null: the dtype's epsilon), and of the parameter size to which the
+    learning rate is relative.
+    """
     d: Annotated[float, Field(ge=1)] = 1.0
-    """Updates with a larger root mean square are scaled down to it."""
+    """Updates whose root mean square is larger are scaled down to this."""
     weight_decay: Rate = 0.0
     """The weights decay by lr x this at each step."""
 
@@ -309,7 +311,7 @@ class Adafactor(Optimizer):
         return torch.optim.Adafactor(groups, **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
-        """Return the number of elements of optimizer state for a parameter of this shape. A matrix needs only as
-        many as its rows and columns together, so Adafactor saves memory.
+        """Return the number of elements of optimizer state for a parameter of this shape. A matrix needs only as many
+        as it has rows and columns together.
         """
         return prod(shape) if len(shape) < 2 else prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]

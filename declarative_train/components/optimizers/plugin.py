@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class PluginOptimizer(PluginComponent, Optimizer):
-    """Optimizer of a plugin. The user's class has `__init__(self, params, lr, ...)`, as in torch. If a shard
-    of a parameter cannot be updated separately, the class declares `takes_shards = False`; then fsdp is an
+    """Optimizer of a plugin. The user's class has `__init__(self, params, lr, ...)`, as in torch. If the optimizer
+    cannot update the shards of a parameter separately, the class declares `takes_shards = False`; then fsdp is an
     error.
     """
 
@@ -26,9 +26,8 @@ class PluginOptimizer(PluginComponent, Optimizer):
     _known: dict[tuple[int, ...], int] = PrivateAttr(default_factory=dict)
 
     def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:
-        """Return an error if a step of the optimizer on a small matrix fails, else None. The step is tried only if
-        the user's code may run. `parameters`: shapes by name. `num_shards`: number of ranks over which fsdp
-        divides each parameter.
+        """Return an error if a step of the optimizer on a small matrix fails, else None. The step is tried only if the
+        user's code may run. The arguments are not used.
         """
         if not self.may_import:
             return None
@@ -43,9 +42,9 @@ class PluginOptimizer(PluginComponent, Optimizer):
         return made
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
-        """Return the number of elements of optimizer state for a parameter of this shape. It is estimated by a
-        step on a small parameter with equally many dimensions. If the user's code must not run, two elements of
-        state are assumed for each element of the parameter.
+        """Return the estimated number of elements of optimizer state for a parameter of this shape. The estimate comes
+        from a step on a small parameter with equally many dimensions. If the user's code may not run, it is two per
+        element of the parameter.
         """
         if not self.may_import:
             return 2 * prod(shape)
@@ -56,9 +55,7 @@ class PluginOptimizer(PluginComponent, Optimizer):
 
 
 def _state_of(optimizer: PluginOptimizer, shape: tuple[int, ...]) -> int:
-    """Return the number of elements of state that the optimizer has after one step for a parameter of this
-    shape.
-    """
+    """Return the number of elements of state that the optimizer has for a parameter of this shape after one step."""
     import torch
 
     parameter = torch.nn.Parameter(torch.full(shape, 0.5))

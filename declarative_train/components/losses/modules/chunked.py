@@ -1,9 +1,10 @@
-"""Chunked loss over classes: the loss and the linear layer before it are computed for one chunk of the
-items at a time, so that only the scores of one chunk are in memory. The backward computes these scores
-again.
+"""Chunked loss over classes: the loss and the linear layer before it are computed for one chunk of the items at a
+time.
 
-N items, D width, C classes. Wijmans et al., Cut your losses in large-vocabulary language models, 2024,
-save more memory with their own kernels.
+So only the scores of one chunk are in memory, and the backward computes them again. Wijmans et al., Cut your losses in
+large-vocabulary language models, 2024, save more memory with their own kernels.
+
+N items, D width, C classes.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from declarative_train.components.losses.modules.classes import OverClasses
 
 
 class ChunkedHead(nn.Module):
-    """Replacement of a linear layer that has the same parameters and also computes the loss. From x (B, *S,
-    D), class numbers (B, *S) and mask (B, *S) it computes the loss of each item, (B, *S). Class weights and
-    the weights of padding rows are not yet applied.
+    """Replacement of a linear layer that has the same parameters and also computes the loss. From x (B, *S, D), class
+    numbers (B, *S) and mask (B, *S) it computes the loss of each item, (B, *S). Class weights are applied; the weights
+    of padding rows are not.
     """
 
     bias: Tensor | None
@@ -41,8 +42,8 @@ class ChunkedHead(nn.Module):
         self._num_chunks = num_chunks
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Restrict this module to the classes of this rank. The caller replaces the parameters by the rows of
-        these classes.
+        """Make this module use only the classes of this rank. The caller replaces the parameters by the rows of these
+        classes.
         """
         self._ranks = ranks
         self._term.term.divide(ranks)
@@ -64,8 +65,8 @@ class ChunkedHead(nn.Module):
 
 
 class _Term:
-    """Holder of a loss module, so that `nn.Module` does not register the loss module as a submodule. Its class
-    weights come from the recipe and have values even if the model is on the meta device.
+    """Holder of a loss module, so that `nn.Module` does not register the loss module as a submodule. The class weights
+    of the loss module come from the recipe: they have values even if the model is on the meta device.
     """
 
     def __init__(self, term: OverClasses) -> None:

@@ -32,9 +32,9 @@ class ClassFunction(Protocol):
 
 
 class OverClasses(nn.Module, LossModule):
-    """Loss computed by a function of torch, with classes in dimension 1. `count` is the divisor of torch's
-    "mean": the sum of the class weights of the items that are not ignored; for targets that are
-    probabilities, the number of items. With a mask, each item counts as much as its mask value.
+    """Loss computed by a function of torch that has the classes in dimension 1. `count` is the divisor of torch's
+    "mean": the sum of the class weights of the items that are not ignored or, for targets that are probabilities, the
+    number of items. With a mask, the mask value of each item is a further factor.
     """
 
     class_weights: Tensor | None
@@ -65,7 +65,7 @@ class OverClasses(nn.Module, LossModule):
         self.items_per_row = None if varies else float(self.num_items)
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Accept from now on only the scores of this rank's classes. The classes are the last dimension of the
+        """Make this module take only the scores of this rank's classes. The classes must be the last dimension of the
         scores.
         """
         assert isinstance(self.function, CrossEntropyFunction)
@@ -119,23 +119,19 @@ class OverClasses(nn.Module, LossModule):
         return weight.sum() if rest is None else (weight * rest).sum()
 
     def _without_masked(self, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scores `x` and targets `y` with masked items replaced by 0, because masked items may be nan or
-        out of range.
-        """
+        """Return scores `x` and targets `y` with 0 in place of masked items, which may be nan or out of range."""
         keep = mask if mask.dtype == torch.bool else mask != 0
         keep_classes = keep.unsqueeze(self.axis + 1)
         return torch.where(keep_classes, x, 0), torch.where(keep_classes if self.soft else keep, y, 0)
 
     def _item_shape(self, x: Tensor) -> tuple[int, ...]:
-        """Return the shape of the items, (B, *S), which is the shape of the scores without the class dimension."""
+        """Return the shape of the items, (B, *S): the shape of the scores without the class dimension."""
         return (*x.shape[: self.axis + 1], *x.shape[self.axis + 2 :])
 
     def _classes_at_1(self, x: Tensor, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return scores, targets and weights with the classes in dimension 1, as torch expects.
-
-        If the classes are the last dimension, the dimensions before it are flattened to one. Deterministic runs
-        flatten the other dimensions too: CUDA's kernel `nll_loss2d`, for scores with spatial dimensions, is not
-        deterministic.
+        """Return scores, targets and weights with the classes in dimension 1, as torch expects. If the classes are the
+        last dimension, all dimensions before it are flattened to one. In deterministic runs this is done for any class
+        dimension, because CUDA's kernel for scores with spatial dimensions, `nll_loss2d`, is not deterministic.
         """
         if self.rank > 1 and (self.axis == self.rank - 1 or torch.are_deterministic_algorithms_enabled()):
             x = x.movedim(self.axis + 1, -1).reshape(-1, self.num_classes)
@@ -148,11 +144,9 @@ class OverClasses(nn.Module, LossModule):
 
 @dataclass(frozen=True, slots=True)
 class DividedCrossEntropy:
-    """Cross entropy of C classes that are divided over `size` ranks: each rank has the scores of its part of
-    the classes, (N, C / size). The result is the same on all ranks.
-
-    Scores are not gathered: the ranks exchange only three tensors of N numbers, as in Shoeybi et al.,
-    Megatron-LM, 2019.
+    """Cross entropy of C classes that are divided over `size` ranks. Each rank has the scores of its classes, (N, C /
+    size). The result is the same on all ranks. Scores are not gathered: the ranks exchange only three tensors of N
+    numbers, as in Shoeybi et al., Megatron-LM, 2019.
     """
 
     label_smoothing: float
@@ -184,8 +178,8 @@ class DividedCrossEntropy:
 
 
 class OfItems(OverClasses):
-    """Loss over classes for a model in which a `ChunkedHead` computes the loss of each item. Its input is
-    these losses, (B, *S), instead of scores; it adds them up.
+    """Loss over classes for a model in which a `ChunkedHead` computes the loss of each item. Its input is these
+    losses, (B, *S), in place of scores. It only adds them up.
     """
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:

@@ -1,6 +1,5 @@
-"""Contrastive loss: match each view of a sample with its other view within a group of samples.
-
-R rows of this rank, N samples of a group, G groups, D width.
+"""Contrastive loss: match the two views of each sample within a group of samples. R rows of this rank, N samples of a
+group, G groups, D width.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from declarative_train.components.losses.modules.elementwise import count_items,
 
 
 class Contrast(nn.Module, LossModule):
-    """Contrastive loss between two views of each sample, `input` and `target` (R, D). `count` is the number of
-    rows. Padding rows are not used as negatives.
+    """Contrastive loss between two views of each sample, `input` and `target` (R, D). Padding rows are not used as
+    negatives.
 
-    The engine sets the attribute `groups` (`components/layers/sample_groups.py`). In training, if a group
-    is larger than a rank's microbatch, its rows are gathered from the ranks with gradients. In evaluation
-    the rows of all ranks are gathered and kept until their group is complete; each rank then computes the
-    loss of a part of the rows.
+    `count` is the number of rows. The engine sets the attribute `groups` (`components/layers/sample_groups.py`). In
+    training, if a group is larger than a rank's microbatch, its rows are gathered from the ranks, with gradients. In
+    an evaluation the rows of all ranks are gathered and stored until their group is complete; each rank then computes
+    the loss of a part of the rows.
     """
 
     def __init__(self, temperature: float, symmetric: bool, normalize: bool, over: int | None) -> None:
@@ -52,8 +51,8 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b, a, weight, weight, own)) / 2 if self.symmetric else value
 
     def take_rest(self) -> Tensor:
-        """Return this rank's part of the loss sum for the last group of an evaluation, which has fewer samples
-        than the others.
+        """Return this rank's part of the loss sum for the last group of an evaluation, which may be smaller than the
+        others.
         """
         waiting, self._waiting = self._waiting, None
         if waiting is None or self.groups.ranks is None:
@@ -61,9 +60,9 @@ class Contrast(nn.Module, LossModule):
         return self._share(waiting, self.groups.ranks)
 
     def _whole_groups(self, views: Tensor, over: int, ranks: Collective) -> Tensor:
-        """Add the rows (R, 2, D) of all ranks to the rows that were kept for an incomplete group. Return this
-        rank's part of the loss sum over the groups that are now complete. `over`: number of samples of a group.
-        `ranks`: the data-parallel ranks.
+        """Return this rank's part of the loss sum over the groups that are now complete. `views` (R, 2, D): the rows
+        of this rank. Those of all ranks are appended to the rows that wait for their group to be complete. `over`:
+        number of samples of a group. `ranks`: the data-parallel ranks.
         """
         found = ranks.concatenate(views.detach())
         waiting = found if self._waiting is None else torch.cat([self._waiting, found])
@@ -72,8 +71,8 @@ class Contrast(nn.Module, LossModule):
         return sum((self._share(group, ranks) for group in whole), waiting.new_zeros(()))
 
     def _share(self, group: Tensor, ranks: Collective) -> Tensor:
-        """Return this rank's part of the loss sum for a group (n, 2, D). Each rank matches one of every
-        `ranks.size` rows with all rows of the group.
+        """Return this rank's part of the loss sum for a group (n, 2, D). Each rank takes one of every `ranks.size`
+        rows, and matches it with all rows of the group.
         """
         a, b = group.unbind(1)
         own = torch.arange(len(group), device=group.device)[ranks.rank :: ranks.size]
@@ -83,9 +82,10 @@ class Contrast(nn.Module, LossModule):
 
     def _across_ranks(self, a: Tensor, b: Tensor, weight: Tensor, span: int) -> Tensor:
         """Return the loss sum over this rank's rows of a group that is divided over `span` neighbouring ranks.
-        `a`, `b`: first and second views (R, D) on this rank. Each row of `a` is matched with the rows of `b` of
-        all `span` ranks. If the loss is symmetric, the result is the mean of this sum and of the sum with `a`
-        and `b` exchanged. `weight`: weight of each row.
+
+        `a`, `b`: first and second views (R, D) on this rank. `weight`: weight of each row. Each row of `a` is matched
+        with the rows of `b` on all `span` ranks. If the loss is symmetric, each row of `b` is matched with the rows of
+        `a` too, and the result is the mean of both sums.
         """
         group = self.groups.process_groups[span]
         all_a, all_b = gather_rows(torch.stack([a, b], 1), group).unbind(1)
@@ -95,9 +95,9 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b, all_a, weight, all_weight, own)) / 2 if self.symmetric else value
 
     def _find(self, x: Tensor, among: Tensor, weight: Tensor, weight_among: Tensor, own: Tensor) -> Tensor:
-        """Return the sum of the cross entropies of finding, for each row of `x` (..., R, D), its partner among the
-        rows of `among` (..., N, D). `own`: index of the partner in `among`. `weight`, `weight_among`: weights
-        of the rows of `x` and of `among`; rows with weight 0 are left out.
+        """Return the sum of the cross entropies of finding the partner of each row of `x` (..., R, D) in `among` (...,
+        N, D). `own`: index of the partner in `among`. `weight`, `weight_among`: weights of the rows of `x` and of
+        `among`; rows with weight 0 are left out.
         """
         scores = x @ among.mT / self.temperature
         absent = (weight_among == 0).unsqueeze(-2)

@@ -1,5 +1,5 @@
-"""Modules of element-wise losses. Also functions that all losses use, which compute the weight of each
-item from the mask and the row weights.
+"""Modules of element-wise losses, and functions that all losses use to compute the weights of items from mask and row
+weights.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from declarative_train.components.component import LossModule
 
 
 def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype: torch.dtype) -> Tensor | None:
-    """Return the weight of each item, mask times row weight, or None (every item counts 1) if both are None.
-    The weight has `rank` dimensions and broadcasts to the items (B, *S).
+    """Return the weight of each item: mask times row weight. Return None, which means 1 for every item, if both are
+    None. The weight has `rank` dimensions and can be broadcast to the items (B, *S).
     """
     if row_weight is not None:
         rows = row_weight.to(dtype).reshape(-1, *[1] * (rank - 1))
@@ -26,9 +26,9 @@ def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype
 
 
 def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items_per_row: int) -> Tensor:
-    """Return the sum of the weights of all items, a float64 scalar. It is on the device of the mask or of the
-    row weights; on the CPU if both are None. `rows`, `items_per_row`: number of rows, and of items in a
-    row; needed if there is no mask.
+    """Return the sum of the weights of all items, a float64 scalar. It is on the device of the mask or of the row
+    weights; on the CPU if both are None. `rows`: number of rows; `items_per_row`: number of items of a row. The mask
+    replaces both if there is one.
     """
     if mask is not None:
         weight = mask.to(torch.float64)
@@ -42,7 +42,7 @@ def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items
 
 def in_full(input: Tensor) -> Tensor:
     """Return `input` in float32 if it is in half precision, else unchanged. Sums in half precision would be
-    inaccurate; autocast converts the inputs of losses for the same reason.
+    inaccurate. Autocast converts the inputs of losses for the same reason.
     """
     return input if input.dtype in (torch.float32, torch.float64) else input.float()
 
@@ -52,10 +52,9 @@ Function = Callable[[Tensor, Tensor, str], Tensor]
 
 
 class ElementwiseModule(nn.Module, LossModule):
-    """Loss computed by a `function` of input and target. Shapes of input, target and mask: (B, *shape).
-    `count` is the number of elements or, with a mask, the sum of the mask.
-
-    Masked elements are replaced before `function` is called, so they may be nan.
+    """Loss computed by a `function` of input and target. Shapes of input, target and mask: (B, *shape). `count` is the
+    number of elements or, with a mask, the sum of the mask. Masked elements may be nan: they are replaced by 0 before
+    `function` is called.
     """
 
     def __init__(self, function: Function, shape: tuple[int, ...], masked: bool) -> None:
@@ -147,9 +146,7 @@ class PoissonNllFunction:
 
 
 class BinaryCrossEntropy(nn.Module):
-    """Binary cross entropy of each element. It is a module so that `pos_weight` moves to a device together
-    with the model.
-    """
+    """Binary cross entropy of each element. It is a module so that `pos_weight` moves to a device with the model."""
 
     pos_weight: Tensor | None
 

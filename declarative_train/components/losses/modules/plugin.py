@@ -22,8 +22,8 @@ _TOLERANCE = 1e-4  # relative to the largest value: other numbers of rows are su
 
 
 class OfPlugin(nn.Module, LossModule):
-    """Loss of a plugin: the sum of the values (B, *shape) that the user's `forward` returns. Masked values do
-    not count, even if they are nan.
+    """Loss of a plugin: the sum of the values (B, *shape) that the user's `forward` returns. Masked values do not
+    count; they may be nan.
     """
 
     def __init__(self, forward: Forward, shape: tuple[int, ...], masked: bool) -> None:
@@ -42,7 +42,7 @@ class OfPlugin(nn.Module, LossModule):
 
 
 def call_forward(forward: Forward, input: Tensor, target: Tensor | None) -> Tensor:
-    """Return the values of the user's `forward`. Raises ValueError unless they are a tensor (B, ...)."""
+    """Return the values of the user's `forward`. Raises ValueError if they are not a tensor with one row per sample."""
     values = forward(input) if target is None else forward(input, target)
     if not isinstance(values, Tensor) or not values.ndim or len(values) != len(input):
         found = f"a tensor {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
@@ -51,16 +51,16 @@ def call_forward(forward: Forward, input: Tensor, target: Tensor | None) -> Tens
 
 
 def try_forward(forward: Forward, input: TensorSpec, target: TensorSpec | None) -> Tensor:
-    """Return the values of the user's `forward` on a few generated samples. `input`, `target`: specs of the
-    generated tensors.
+    """Return the values of the user's `forward` for a few generated samples. `input`, `target`: specs of these
+    samples.
     """
     with torch.no_grad():
         return call_forward(forward, *make_samples(input, target))
 
 
 def depends_on_others(forward: Forward, input: TensorSpec, target: TensorSpec | None) -> bool:
-    """Return whether the values that the user's `forward` returns for a sample change if other samples are
-    removed from the batch. The batches are generated from the specs `input` and `target`.
+    """Return whether the values that the user's `forward` returns for a sample change if other samples leave the
+    batch. The batches are generated from the specs `input` and `target`.
     """
     judged, wanted = make_samples(input, target)
     with torch.no_grad():

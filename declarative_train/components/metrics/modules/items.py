@@ -1,5 +1,4 @@
-"""Converters from scores and targets to the items of classification metrics; accumulators of metrics that are computed
-from counts, and of metrics that depend on the order of scores."""
+"""Classification metrics: converters from scores and targets to items, and accumulators of counts or of scores."""
 
 from __future__ import annotations
 
@@ -14,9 +13,10 @@ from declarative_train.components.losses.modules.elementwise import in_full, ite
 
 
 def weights(shape: torch.Size, counted: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor | None:
-    """Return the weight of each item of a batch, (B, *S), float64; None if all weights are 1. `shape`: (B, *S).
+    """Return the weight of each item of a batch, (B, *S) float64, or None if all weights are 1. `shape`: (B, *S).
     `counted`: bool, False for ignored items, whose weight is 0. `mask`, `row_weight`: further factors of the weights,
-    or None."""
+    or None.
+    """
     weight = item_weight(mask, row_weight, len(shape), torch.float64)
     if counted is not None:
         weight = counted.to(torch.float64) if weight is None else weight * counted
@@ -28,11 +28,12 @@ def not_ignored(target: Tensor, ignore_index: int | None) -> Tensor | None:
 
 
 class ClassItems:
-    """Converter for tasks with C classes. Input: scores (B, ..., C, ...), and targets, which are class numbers (B, *S)
-    or probabilities with the shape of the scores. Result: scores (N, C), class numbers (N,) and weights (N,) of N
-    items.
+    """Converter for tasks with C classes.
 
-    The class number of a target with probabilities is the class with the highest one."""
+    Input: scores (B, ..., C, ...), and targets, which are class numbers (B, *S) or probabilities with the shape of the
+    scores. Result: a tuple of scores (N, C), class numbers (N,) and weights (N,) of N items; weights are None if all
+    are 1. Probabilities are converted to the number of the most probable class.
+    """
 
     def __init__(self, axis: int, ignore_index: int | None) -> None:
         self.dim, self.ignore_index = axis + 1, ignore_index
@@ -53,9 +54,12 @@ class ClassItems:
 
 
 class YesNoItems:
-    """Converter for binary and multilabel tasks. Input: scores and answers, both (B, *S). Result: scores (N, L), bool
-    answers (N, L) and weights (N, L) of N items with L labels. The labels are dimension `axis` of a sample; without an
-    `axis`, all elements belong to one label. An answer above one half is positive."""
+    """Converter for binary and multilabel tasks.
+
+    Input: scores and answers, both (B, *S). Result: a tuple of scores (N, L), bool answers (N, L) and weights (N, L)
+    of N items with L labels; weights are None if all are 1. The labels are dimension `axis` of a sample; if `axis` is
+    None, all elements belong to one label. An answer above one half is positive.
+    """
 
     def __init__(self, axis: int | None, ignore_index: int | None) -> None:
         self.dim, self.ignore_index = None if axis is None else axis + 1, ignore_index
@@ -75,29 +79,29 @@ Score = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(true positives, predicted, actual), each (C,)."""
 
 
-def precision(right: Tensor, said: Tensor, there: Tensor) -> Tensor:
-    return _divide(right, said)
+def precision(correct: Tensor, predicted: Tensor, actual: Tensor) -> Tensor:
+    return _divide(correct, predicted)
 
 
-def recall(right: Tensor, said: Tensor, there: Tensor) -> Tensor:
-    return _divide(right, there)
+def recall(correct: Tensor, predicted: Tensor, actual: Tensor) -> Tensor:
+    return _divide(correct, actual)
 
 
-def f1(right: Tensor, said: Tensor, there: Tensor) -> Tensor:
-    return _divide(2 * right, said + there)
+def f1(correct: Tensor, predicted: Tensor, actual: Tensor) -> Tensor:
+    return _divide(2 * correct, predicted + actual)
 
 
-def iou(right: Tensor, said: Tensor, there: Tensor) -> Tensor:
-    return _divide(right, said + there - right)
+def iou(correct: Tensor, predicted: Tensor, actual: Tensor) -> Tensor:
+    return _divide(correct, predicted + actual - correct)
 
 
 class FromCounts(MetricModule):
-    """Accumulator of a metric that is computed from counts. `threshold` None: the class with the highest score is
-    predicted. Otherwise the score of each label is compared with `threshold`, and the label is predicted positive or
-    negative.
+    """Accumulator of a metric that is computed from counts.
 
-    A class or label that is never predicted and never a target has the value 0. As in torchmetrics, the average `macro`
-    excludes such a class, but includes such a label."""
+    If `threshold` is None, the class with the highest score is predicted. Otherwise each label is predicted positive
+    if its score is above `threshold`, else negative. A class or label that is never predicted and never a target has
+    the value 0. As in torchmetrics, the average `macro` excludes such a class, but includes such a label.
+    """
 
     def __init__(
         self,
@@ -119,29 +123,31 @@ class FromCounts(MetricModule):
     def update(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> None:
         assert target is not None
         with torch.no_grad():
-            scores, there, weight = self._items(input, target, mask, row_weight)
+            scores, actual, weight = self._items(input, target, mask, row_weight)
             if weight is None:
-                weight = torch.ones(there.shape, dtype=torch.float64, device=there.device)
+                weight = torch.ones(actual.shape, dtype=torch.float64, device=actual.device)
             self._items_seen += weight.sum()
             if self._threshold is not None:
-                said = scores > self._threshold
-                self._counts += torch.stack([(weight * part).sum(0) for part in (said & there, said, there)])
+                predicted = scores > self._threshold
+                self._counts += torch.stack(
+                    [(weight * part).sum(0) for part in (predicted & actual, predicted, actual)]
+                )
                 return
-            said = scores.argmax(-1)
-            right, all_said, all_there = self._counts.unbind()
-            right.scatter_add_(0, there, weight * (said == there))
-            all_said.scatter_add_(0, said, weight)
-            all_there.scatter_add_(0, there, weight)
+            predicted = scores.argmax(-1)
+            correct, all_predicted, all_actual = self._counts.unbind()
+            correct.scatter_add_(0, actual, weight * (predicted == actual))
+            all_predicted.scatter_add_(0, predicted, weight)
+            all_actual.scatter_add_(0, actual, weight)
 
     def compute(self, ranks: Collective) -> Tensor:
         total = ranks.sum(torch.cat([self._counts.flatten(), self._items_seen]))
-        right, said, there = total[:-1].view(3, -1).unbind()
+        correct, predicted, actual = total[:-1].view(3, -1).unbind()
         if self._average == "micro":
-            right, said, there = (part.sum(0, keepdim=True) for part in (right, said, there))
-        weight = there if self._average == "weighted" else torch.ones_like(there)
+            correct, predicted, actual = (part.sum(0, keepdim=True) for part in (correct, predicted, actual))
+        weight = actual if self._average == "weighted" else torch.ones_like(actual)
         if self._average == "macro" and self._threshold is None:
-            weight = (said + there > 0).to(torch.float64)
-        value = _divide((weight * self._score(right, said, there)).sum(), weight.sum())
+            weight = (predicted + actual > 0).to(torch.float64)
+        value = _divide((weight * self._score(correct, predicted, actual)).sum(), weight.sum())
         return torch.where(total[-1] > 0, value, torch.nan)
 
 
@@ -156,16 +162,18 @@ Area = Callable[[Tensor, Tensor], Tensor]
 
 def auroc(yes: Tensor, no: Tensor) -> Tensor:
     """Return the area under the ROC curve: the share of the pairs (positive, negative) in which the positive scores
-    higher; ties count half. `yes`, `no`: total weights of the positives and of the negatives at each distinct score, by
-    ascending score."""
+    higher. Ties count half. `yes`, `no`: numbers of positives and of negatives at each distinct score, by ascending
+    score.
+    """
     below = no.cumsum(0) - no / 2
     return (yes * below).sum() / (yes.sum() * no.sum())
 
 
 def average_precision(yes: Tensor, no: Tensor) -> Tensor:
-    """Return the average precision: for each positive, the share of positives among the items that score at least as
-    high; the mean over the positives. `yes`, `no`: total weights of the positives and of the negatives at each distinct
-    score, by ascending score."""
+    """Return the average precision: the mean of a share that is computed for each positive. It is the share of
+    positives among the items that score at least as high. `yes`, `no`: numbers of positives and of negatives at each
+    distinct score, by ascending score.
+    """
     found, all_found = yes.flip(0).cumsum(0), (yes + no).flip(0).cumsum(0)
     return (yes.flip(0) * found / all_found).sum() / yes.sum()
 
@@ -173,7 +181,8 @@ def average_precision(yes: Tensor, no: Tensor) -> Tensor:
 class OfRanking(MetricModule):
     """Accumulator of a metric that depends on the order of scores. With several classes, each is compared with all
     others. The averages `macro` and `weighted` are over the classes or labels that have both positives and negatives.
-    With `micro`, the items of all classes or labels are compared together."""
+    With `micro`, the items of all classes or labels are compared together.
+    """
 
     def __init__(
         self,
@@ -191,8 +200,9 @@ class OfRanking(MetricModule):
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def update(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> None:
-        """Keep copies of the scores (N, C) and of the answers (-1 for items that do not count). Copies are needed
-        because the tensors of a batch are reused."""
+        """Store copies of the scores and of the answers, with answer -1 for items that do not count. Copies are needed
+        because the tensors of a batch are reused.
+        """
         assert target is not None
         with torch.no_grad():
             scores, answer, weight = self._items(input, target, mask, row_weight)

@@ -1,5 +1,6 @@
-"""Accumulators of metrics that are a mean over items or a function of such a mean (they keep two sums on the device),
-and of the coefficient of determination (four sums)."""
+"""Accumulators of means over items and of functions of such means (two sums on the device), and of the coefficient of
+determination (four sums).
+"""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ Values = Callable[[Tensor, Tensor | None, Tensor | None, Tensor | None], tuple[T
 
 
 class MeanOfItems(MetricModule):
-    """Accumulator of a mean over items. `values`: function that computes the value and the weight of each item of a
-    batch. `finish`: function that turns the mean into the metric, such as a root."""
+    """Accumulator of a mean over items. `values`: function that computes value and weight of each item of a batch.
+    `finish`: function that turns the mean into the metric, such as a root.
+    """
 
     def __init__(
         self, values: Values, device: torch.device, finish: Callable[[Tensor], Tensor] = lambda mean: mean
@@ -116,8 +118,9 @@ class CrossEntropies:
 
 
 class ItemLoss:
-    """Item values for a `MeanOfItems`: the input, unchanged. It is the cross entropy (B, *S) of each item, which a loss
-    with `chunks` has computed."""
+    """Item values for a `MeanOfItems`: the input, unchanged. It has the cross entropy of each item (B, *S), computed
+    by a loss with `chunks`.
+    """
 
     def __init__(self, ignore_index: int | None) -> None:
         self._ignore_index = ignore_index
@@ -143,11 +146,10 @@ def relative(x: Tensor, y: Tensor) -> Tensor:
 
 
 class Determination(MetricModule):
-    """Accumulator of the coefficient of determination. For each of the D elements of a row, it keeps the sums of
-    weights, targets, squared targets and squared errors. The result is the mean over the D elements.
-
-    The first target is subtracted from all targets, so that targets far from 0 lose no precision, and equal targets
-    have the variance 0."""
+    """Accumulator of the coefficient of determination, which is the mean over the D elements of a row. For each of the
+    D elements it holds the sums of weights, targets, squared targets and squared errors. The first target is
+    subtracted from all targets, so that targets far from 0 lose no precision, and equal targets have variance 0.
+    """
 
     def __init__(self, num_outputs: int, ignore_index: int | None, device: torch.device) -> None:
         self._num_outputs, self._ignore_index, self._device = num_outputs, ignore_index, device
@@ -178,5 +180,5 @@ class Determination(MetricModule):
 
 
 def _first(x: Tensor, weight: Tensor) -> Tensor:
-    """Return, for each column, the first row of x (N, D) with a weight above 0."""
+    """Return, for each column of x (N, D), the value in the first row whose weight is above 0."""
     return x.gather(0, (weight > 0).int().argmax(0, keepdim=True)).squeeze(0)

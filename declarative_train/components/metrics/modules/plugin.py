@@ -26,8 +26,9 @@ class PluginValues:
 
 
 class OfAllRows(MetricModule):
-    """Accumulator of a metric that the user's method `whole` computes from all rows. The rows of all ranks are kept
-    until the end of the evaluation and then gathered. Padding and masked rows are excluded."""
+    """Accumulator of a metric that the user's method `whole` computes from all rows. Padding and masked rows are
+    excluded. Each rank stores its rows until the end of the evaluation; then they are gathered.
+    """
 
     def __init__(self, whole: Forward, edges: MetricInputs, device: torch.device) -> None:
         self._whole, self._edges, self._device = whole, edges, device
@@ -58,8 +59,7 @@ class OfAllRows(MetricModule):
 
 
 def one_number(whole: Forward, input: Tensor, target: Tensor | None) -> Tensor:
-    """Call the user's method `whole` and return its result as a float64 scalar. Raises ValueError if the result is not
-    one number."""
+    """Return the result of the user's method `whole` as a float64 scalar. Raises ValueError if it is not one number."""
     with torch.no_grad():
         found = whole(input) if target is None else whole(input, target)
     value = torch.as_tensor(found, dtype=torch.float64)
@@ -69,5 +69,5 @@ def one_number(whole: Forward, input: Tensor, target: Tensor | None) -> Tensor:
 
 
 def number_of(whole: Forward, input: TensorSpec, target: TensorSpec | None) -> Tensor:
-    """Call the user's method `whole` on a few generated samples and return its result."""
+    """Return the result of the user's method `whole` for a few generated samples."""
     return one_number(whole, *make_samples(input, target))

@@ -1,5 +1,6 @@
-"""Functions for metrics of the ranking of labels within a row, and the accumulator of the Matthews correlation
-coefficient."""
+"""Functions for metrics of the order of labels within a row, and the accumulator of the Matthews correlation
+coefficient.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ RowValues = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
 
 
 class Rows:
-    """Item values for a `MeanOfItems`: one item per row of labels, which `values(scores, gains, k)` computes."""
+    """Item values for a `MeanOfItems`: one value per row of labels, computed by the function `values(scores, gains,
+    k)`.
+    """
 
     def __init__(self, values: RowValues, k: int | None) -> None:
         self._values, self._k = values, k
@@ -31,31 +34,33 @@ class Rows:
         return values, weights(values.shape, counted, mask, row_weight)
 
 
-def _places(scores: Tensor, among: Tensor | None = None) -> Tensor:
-    """Return for each label the number of labels of its row that score at least as high, (B, K). `among`: bool (B, K),
-    True for the labels to count; None: count all."""
+def _count_at_least(scores: Tensor, among: Tensor | None = None) -> Tensor:
+    """Return (B, K): for each label, the number of labels of its row that score at least as high, itself included.
+    `among`: bool (B, K), True for the labels to count; None: count all.
+    """
     held = scores if among is None else torch.where(among, scores, -torch.inf)
     ascending = held.sort(-1).values
     return scores.shape[-1] - torch.searchsorted(ascending, scores.contiguous()).double()
 
 
 def lrap(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
-    """Return the label ranking average precision of each row, (B,). It is 1 for a row without positives or without
-    negatives."""
+    """Return the label ranking average precision of each row, (B,): 1 for a row without positives or without
+    negatives.
+    """
     yes = gains > 0.5
     count = yes.sum(-1)
-    shares = torch.where(yes, _places(scores, yes) / _places(scores), 0)
+    shares = torch.where(yes, _count_at_least(scores, yes) / _count_at_least(scores), 0)
     trivial = (count == 0) | (count == yes.shape[-1])
     return torch.where(trivial, 1, shares.sum(-1) / count.clamp(min=1)), None
 
 
 def coverage_error(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
-    return torch.where(gains > 0.5, _places(scores), 0).amax(-1), None
+    return torch.where(gains > 0.5, _count_at_least(scores), 0).amax(-1), None
 
 
 def ranking_loss(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
     yes = gains > 0.5
-    above = torch.where(yes, _places(scores) - _places(scores, yes), 0).sum(-1)
+    above = torch.where(yes, _count_at_least(scores) - _count_at_least(scores, yes), 0).sum(-1)
     pairs = yes.sum(-1) * (~yes).sum(-1)
     return torch.where(pairs > 0, above / pairs.clamp(min=1), 0), None
 
@@ -68,8 +73,9 @@ def recall_at_k(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def ndcg(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
-    """Return the normalised discounted cumulative gain of each row, (B,). Labels with equal scores share the mean of
-    their discounts (McSherry and Najork, 2008)."""
+    """Return the normalised discounted cumulative gain of each row, (B,). Labels with equal scores get the mean of
+    their discounts (McSherry and Najork, 2008).
+    """
     size = scores.shape[-1]
     discount = 1 / torch.arange(2, size + 2, dtype=torch.float64, device=scores.device).log2()
     discount[k:] = 0
@@ -87,8 +93,9 @@ def ndcg(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
 
 
 class Correlation(MetricModule):
-    """Accumulator of the Matthews correlation coefficient of predicted and actual classes (for several classes:
-    Gorodkin, 2004). It keeps the counts of each class."""
+    """Accumulator of the Matthews correlation coefficient of predicted and actual classes. For several classes it is
+    that of Gorodkin, 2004.
+    """
 
     def __init__(
         self, items: ClassItems | YesNoItems, threshold: float | None, num_classes: int, device: torch.device

@@ -1,6 +1,5 @@
-"""Lion: updates by the sign of a momentum. torch does not have it.
-
-Chen et al., "Symbolic discovery of optimization algorithms", algorithm 2, https://arxiv.org/abs/2302.06675.
+"""Lion, an optimizer that updates by the sign of a momentum. torch does not have it. Chen et al., "Symbolic discovery
+of optimization algorithms", algorithm 2, https://arxiv.org/abs/2302.06675.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ def lion(
     beta2: float,
     weight_decay: float,
 ) -> None:
-    """Update `params` and `exp_avgs` in place by one step. For a momentum m in `exp_avgs` and its gradient g,
-    the direction of the update is sign(beta1 m + (1 - beta1) g); then m becomes beta2 m + (1 - beta2) g.
+    """Update `params` and their momenta, `exp_avgs`, in place by one step. For a momentum m and a gradient g, the
+    direction of the update is sign(beta1 m + (1 - beta1) g); then m becomes beta2 m + (1 - beta2) g.
     """
     updates = torch._foreach_mul(exp_avgs, beta1)
     torch._foreach_add_(updates, grads, alpha=1 - beta1)
