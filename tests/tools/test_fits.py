@@ -15,8 +15,8 @@ from declarative_train.app.main import main
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.components.hardware.power import WATTS
 from declarative_train.recipe.sections.parallelism import Axes
-from declarative_train.tools.fits.changes import axes_of
 from declarative_train.tools.fits.command import number
+from declarative_train.tools.fits.fits import axes_of
 from declarative_train.tools.fits.source import find_gpu
 from declarative_train.tools.fits.target import target_of_folder
 from tests import shown_outputs

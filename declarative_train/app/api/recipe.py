@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,6 @@ from declarative_train.app.api.compiling import (
 from declarative_train.app.api.diagnostics import Diagnostics
 from declarative_train.app.api.errors import RECIPE_HAS_ERRORS, WRONG_USE, DtrainError, of_recipe
 from declarative_train.app.api.hints import explain_keywords, no_attribute
-from declarative_train.app.api.overrides import overrides
 from declarative_train.core.diagnostics.render import arrange
 
 if TYPE_CHECKING:
@@ -58,6 +58,39 @@ def loads(text: str, *, set: Mapping[str, object] | None = None, with_: Paths | 
     """Return the recipe with this text. Paths in the text are relative to the working directory. `set`, `with_`: as for
     `load`."""
     return Recipe(STDIN_NAME, overrides(set, with_), text)
+
+
+def overrides(set: Mapping[str, object] | None, with_: Sequence[str | os.PathLike[str]] | str) -> Overrides:
+    """Return the Overrides for the arguments of `load`. `set`: values by dotted path; `with_`: files, which are merged
+    first, in this order. Raises DtrainError."""
+    files = [with_] if isinstance(with_, str | os.PathLike) else with_
+    values = [f"{key}={_yaml(key, value)}" for key, value in (set or {}).items()]
+    return Overrides([os.fspath(each) for each in files], values)
+
+
+def _yaml(key: str, value: object) -> str:
+    """Return a value as YAML text. `key`: its dotted path, for the error if YAML cannot represent it."""
+    plain = _plain_override(key, value)
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return ".nan" if math.isnan(plain) else f"{'-' if plain < 0 else ''}.inf"
+    return json.dumps(plain, ensure_ascii=False)
+
+
+def _plain_override(key: str, value: object) -> object:
+    if value is None or isinstance(value, bool | str | int | float):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain_override(key, each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain_override(key, each) for each in value]
+    if callable(item := getattr(value, "item", None)) and getattr(value, "shape", None) == ():
+        return _plain_override(key, item())  # number from numpy or torch
+    raise DtrainError(
+        f"set: `{key}` is a {type(value).__name__}, and a recipe contains numbers, words, lists and mappings",
+        exit_code=WRONG_USE,
+    )
 
 
 def _as_yaml(sections: Mapping[str, object]) -> str:

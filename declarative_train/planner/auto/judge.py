@@ -37,7 +37,7 @@ from declarative_train.planner.estimate.placement import (
 )
 from declarative_train.planner.estimate.step_time import step_time
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.parse import draft_rules
+from declarative_train.recipe.load import draft_rules
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import DataAxes, Parallelism, PipelineAxis
 from declarative_train.recipe.sections.top import SECTIONS

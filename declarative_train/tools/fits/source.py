@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from declarative_train.app.api.compiling import STDIN_NAME, compile_loaded, read_recipe
 from declarative_train.app.api.errors import RECIPE_HAS_ERRORS, WRONG_USE, DtrainError
-from declarative_train.app.api.overrides import overrides
-from declarative_train.app.api.recipe import load
+from declarative_train.app.api.recipe import load, overrides
 from declarative_train.app.api.tracer import LateTracer
 from declarative_train.components.hardware import HARDWARE, hardware_of_device
 from declarative_train.components.hardware.devices import GPUS
