@@ -31,15 +31,16 @@ from declarative_train.plan.checkpoint_files import PLAN
 from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.plan import PublishedPlan
 
-MARK = "preprocessing.json"  # a folder that holds it may be overwritten
+MARK = "preprocessing.json"  # a folder with this file is an earlier export and may be overwritten
 _SAMPLE_ROWS = 4
 _SAMPLE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Result of an export. `max_relative_error`: the largest difference between an output of the trained model and of
-    the written file after loading, divided by the largest value of this output (if this is above 1)."""
+    """Result of an export. `max_relative_error`: the largest difference between an output of the trained model and the
+    same output of the written file after loading. If the largest value of this output is above 1, the difference is
+    divided by it."""
 
     folder: Path
     files: tuple[str, ...]
@@ -116,8 +117,8 @@ def _export_published(
 
 
 def _choose_node(trained: Trained, to: str, wanted: str | None) -> PublishedPlan | LibraryModel:
-    """Return the node to export: the node `wanted`, or if this is None the only node for which the library has a model.
-    `to`: the library's format. Raises UsageError."""
+    """Return the node to export in the format `to` of a library. It is the node `wanted`, or if this is None, the only
+    node for which the library has a model. Raises UsageError."""
     library = PUBLISHED[to]
     models = list(library_models(trained.plan.graph))
     known: dict[str, PublishedPlan | LibraryModel] = {each.node: each for each in trained.plan.published}
@@ -146,9 +147,9 @@ def _move_into_place(made: Path, place: Path) -> None:
 def _make_program(
     trained: Trained, outputs: Sequence[str], kind: Inputs, dtype: torch.dtype | None, *, is_program: bool
 ) -> Program:
-    """Return the program to export. If the format contains no computation (`is_program` False) and `outputs` is empty,
-    it has the tensors of the whole model. In this case, parameters that were loaded together with adapters count as
-    trained ones."""
+    """Return the program to export. `is_program`: the format contains the computation. If it does not, and `outputs` is
+    empty, the result has the tensors of the whole model. Its `learned` then includes parameters that were loaded
+    together with adapters, because a file of adapters needs them."""
     if is_program or outputs:
         return make_program(trained, outputs, kind=kind, dtype=dtype)
     program = make_program(trained, tuple(trained.plan.graph.outputs), kind=kind, dtype=dtype)

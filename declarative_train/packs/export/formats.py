@@ -29,7 +29,7 @@ from declarative_train.packs.export.export_errors import ExportFailure, blame_no
 from declarative_train.packs.export.program import Program
 
 Rows = Mapping[str, torch.Tensor]
-_EXAMPLE_ROWS = 5  # not a usual size of any dimension
+_EXAMPLE_ROWS = 5  # a number that is rarely the size of another dimension
 _CHECKED_ROWS = 7
 _ONE_FILE_BYTES = 1 << 30  # larger tensors go to a separate file: protobuf's limit is 2 GiB
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -37,9 +37,16 @@ _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 2e-2, tor
 
 @dataclass(frozen=True, slots=True)
 class ExportFormat:
-    """Format of an export. `is_program`: its file contains the computation, not only tensors. `needs`: required
-    packages; `extra`: the extra of dtrain that installs them. `merges`: adapters are merged into the weights before
-    writing."""
+    """Format of an export.
+
+    file        name of the file
+    is_program  whether the file contains the computation, not only tensors
+    write       function that writes the file
+    read_back   function that loads the file, and returns the outputs for some rows, or the tensors
+    needs       required packages
+    extra       the extra of dtrain that installs these packages
+    merges      whether adapters are merged into the weights before writing
+    tensors     function that returns the tensors to write"""
 
     file: str
     is_program: bool
@@ -61,8 +68,8 @@ class ExportFormat:
 
 
 def check(format: ExportFormat, program: Program, path: Path) -> float:
-    """Compare the written file with the model. Return the largest relative difference of their outputs for made-up
-    rows, or of their tensors if the file has no computation. Raises ExportFailure if it is more than rounding."""
+    """Load the written file and compare it with the model: outputs for made-up rows, or tensors if the file has no
+    computation. Return the largest relative difference. Raises ExportFailure if it is more than rounding."""
     rows = program.rows(_CHECKED_ROWS)
     found = format.read_back(program, path, rows)
     wanted = program.answers(rows) if format.is_program else format.tensors(program)

@@ -35,8 +35,13 @@ __all__ = ["FILE", "auto_class", "config_of", "tensors", "write"]
 
 
 class PeftAdapter(NamedTuple):
-    """Adapter as PEFT describes it: the name of the adapted module, the adapter's matrices, and `alpha`, by which PEFT
-    scales their product."""
+    """Adapter as PEFT describes it.
+
+    module         name of the adapted module
+    a, b           matrices A (rank, in) and B (out, rank)
+    alpha          PEFT scales the product B A by alpha / rank, or by alpha / sqrt(rank) with rslora
+    is_transposed  whether the published model stores the weight of the module as (in, out)
+    magnitude      lengths of the rows, only for DoRA"""
 
     module: str
     a: torch.Tensor
@@ -57,8 +62,8 @@ def write(program: Program, path: Path) -> None:
 
 
 def tensors(program: Program) -> dict[str, torch.Tensor]:
-    """Return {name in PEFT's file: tensor}: all tensors of the adapters, and all tensors of other modules that have a
-    trained parameter."""
+    """Return the tensors to write, by their name in PEFT's file: those of the adapters, and those of other modules that
+    have a trained parameter."""
     found: dict[str, torch.Tensor] = {}
     for each in _adapters(program):
         found |= {f"{PREFIX}{each.module}.{A}": each.a, f"{PREFIX}{each.module}.{B}": each.b}
@@ -75,7 +80,8 @@ def tensors(program: Program) -> dict[str, torch.Tensor]:
 
 
 def config_of(program: Program) -> dict[str, Any]:
-    """Return PEFT's config. It has the most frequent rank and alpha, and patterns for modules with other ones."""
+    """Return PEFT's config. Its rank and alpha are the most frequent ones; modules with others are listed as patterns.
+    Raises UsageError if the model has no adapters, and ExportFailure if PEFT's format cannot represent them."""
     adapters = list(_adapters(program))
     if not adapters:
         raise UsageError("the model has no adapters; help: --to safetensors writes its weights")
@@ -130,9 +136,9 @@ def _modules(program: Program) -> dict[str, LoraLinear]:
 
 
 def _rows(program: Program, name: str, rows: int) -> Iterator[tuple[PartPlan, int, int]]:
-    """Yield (tensor of the base model, first row, row after the last) for each tensor of the published base model that
-    is a part of the parameter `name`. `rows`: number of rows of the parameter. Without a published base, yield the
-    parameter itself. Raises ExportFailure if the base model lacks the parameter."""
+    """Yield the tensors of the published base model that form the parameter `name`, as (tensor, first row, row after
+    the last). `rows`: number of rows of the parameter. Without a published base model, yield only the parameter itself.
+    Raises ExportFailure if the base model lacks the parameter."""
     base = program.base
     if base is None:
         from declarative_train.plan.plan import PartPlan

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import PublishedPlan
 
 Inputs = Literal["raw", "prepared"]
-SEED = 20_261  # of the made-up rows
-_REACH = 2.0  # most standard deviations of made-up numbers from the mean
+SEED = 20_261  # seed of the made-up rows
+_REACH = 2.0  # made-up numbers differ from the mean by at most so many standard deviations
 
 
 @dataclass(frozen=True)
 class ProgramInput:
-    """Input of an exported program. `dtype`: the dtype that the program accepts. `preparation`: the conversion that the
-    program applies to the input; for prepared inputs, it changes nothing."""
+    """Input of an exported program, made from the field `spec`. `dtype`: dtype of the tensor that the program accepts.
+    `preparation`: conversion that the program applies to it; for prepared inputs, it changes nothing."""
 
     spec: FieldSpec
     dtype: torch.dtype
@@ -52,9 +52,9 @@ class ProgramInput:
 
 @dataclass(frozen=True)
 class ProgramOutput:
-    """Output of an exported program. `meanings`: what its numbers are (scores, classes, ...) according to the losses
-    that read it. `unit`: the meaning that gives the unit to which the output is converted; None: the output is not
-    converted."""
+    """Output of an exported program. `meanings`: for each loss that reads the output, what its numbers are (scores,
+    classes, ...). `unit`: the meaning whose unit the program converts the output to; None: the output is not converted.
+    """
 
     name: str
     dtype: torch.dtype
@@ -84,8 +84,8 @@ class Program:
     kind: Inputs
     dtype: torch.dtype
     drawn: frozenset[str] = frozenset()
-    learned: frozenset[str] = frozenset()  # of a whole model: the parameters that were trained
-    base: Base | None = None  # of adapters: the published model that they change
+    learned: frozenset[str] = frozenset()  # names of trained parameters, if the whole model is exported
+    base: Base | None = None  # published model to which the adapters belong
 
     @property
     def precision(self) -> str:
@@ -198,8 +198,8 @@ def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> ProgramInput:
 
 
 def _answer(name: str, said: tuple[Meaning, ...], kind: Inputs) -> ProgramOutput:
-    """Return the program's output for the node `name`. `said`: what its numbers mean according to each loss that reads
-    it. The output is not converted if the losses compare it with targets in different units."""
+    """Return the program's output for the node `name`. `said`: for each loss that reads the node, what its numbers
+    mean. If the losses compare it with targets in different units, the output is not converted."""
     units = {(one.kind == "count", one.unit) for one in said if one.unit is not None or one.kind == "count"}
     is_one = kind == "raw" and len(units) == 1 and all(one.kind in ("number", "count") for one in said)
     unit = next((one for one in said if one.unit is not None or one.kind == "count"), None) if is_one else None
@@ -209,8 +209,8 @@ def _answer(name: str, said: tuple[Meaning, ...], kind: Inputs) -> ProgramOutput
 def _assemble(
     network: fx.GraphModule, inputs: Sequence[ProgramInput], answers: Sequence[ProgramOutput], dtype: torch.dtype
 ) -> fx.GraphModule:
-    """Return one fx graph: the preparation of `inputs`, then `network`, then the conversion of `answers` to their
-    units. Its arguments have the names of the network's."""
+    """Return a module that prepares `inputs`, runs `network`, and converts `answers` to their units. Its arguments have
+    the names of those of `network`."""
     root = nn.Module()
     root.add_module("network", for_tools(network))
     lines = fx.Graph()
@@ -238,8 +238,8 @@ def _item(values: Sequence[torch.Tensor], at: int) -> torch.Tensor:
 
 
 def _row_dims(entry: ProgramInput) -> int:
-    """Return the number of dimensions of an input that belong to one row of the table, the last ones. (In a window of
-    several rows, the first dimension counts the rows.)"""
+    """Return how many of the last dimensions of an input belong to one row of the table. (In a window of several rows,
+    the first dimension counts the rows.)"""
     made = entry.preparation
     numbers = max(len(each) for each in (made.fill, made.subtract, made.divide, (0.0,)) if each is not None)
     dims, size = 0, 1

@@ -50,9 +50,12 @@ from declarative_train.plan.tensor_maps import parts_in
 
 MakeTensor = Callable[[], torch.Tensor]
 
-_CACHED = re.compile(r"/models--([\w.-]+?)--([\w.-]+)/snapshots/[^/]+/?$")  # of huggingface-hub
+_CACHED = re.compile(r"/models--([\w.-]+?)--([\w.-]+)/snapshots/[^/]+/?$")  # path in the cache of huggingface-hub
 SHARD_BYTES = 5_000_000_000
-_NOT_KEPT = ("torch_dtype", "quantization_config")  # keys of a published config: weights are not packed again
+_NOT_KEPT = (
+    "torch_dtype",
+    "quantization_config",
+)  # keys of a published config that an export omits: its weights are not quantized
 STATE_DICT = "model.pth"
 _TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
@@ -152,9 +155,10 @@ def _labels(classes: Sequence[str], config: Mapping[str, Any]) -> dict[str, Any]
 def _tensors(
     module: nn.Module, found: PublishedPlan, tensors: TensorMapPlan, tied: set[str], dtype: torch.dtype
 ) -> Iterator[tuple[str, MakeTensor]]:
-    """Yield (name in the file, function that returns the tensor) for each tensor of the published model. `tensors`: map
-    from the block's parameters to these tensors. `tied`: parameters to leave out, because they are tied to another one.
-    Buffers are at least float32, because the bias of experts changes by less than half precision can represent."""
+    """Yield (name, function that returns the tensor) for each tensor of a published model that a block corresponds to.
+    `tensors`: map from the block's parameters to these tensors. `tied`: parameters to leave out, because they are tied
+    to another one. Buffers are written in at least float32, because training changes the bias of experts by less than
+    the precision of 16-bit floats."""
     sliced: dict[str, list[tuple[PartPlan, MakeTensor]]] = {}
     for name, parameter in module.state_dict(keep_vars=True).items():
         if f"{found.node}.{name}" in tied:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_COLUMNS = 8  # most columns of an input that the README names
+_COLUMNS = 8  # the README names at most so many columns of an input
 
 _ROWS = '''
 def rows_of(columns):

@@ -16,10 +16,10 @@ from declarative_train.core.tensor_spec import TensorSpec
 Format = Literal["xyxy", "xywh", "cxcywh"]
 
 
-def boxes(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
-    """Return a ShapeError unless `input` and `target` are floating-point tensors of the same shape (..., 4) and the
-    mask, if there is one, has a value for each box; otherwise None. `type`: type of the loss or metric, for the
-    message."""
+def check_boxes(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
+    """Check the tensors of a loss or metric of boxes, and return an error if they do not fit, otherwise None. `input`
+    and `target` must be floating-point tensors of the same shape (..., 4). A mask must have a value for each box.
+    `type`: type of the loss or metric, for the message."""
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     if not input.shape or input.shape[-1] != 4:
@@ -46,7 +46,7 @@ class Giou(Loss):
     center y, width, height. Corners may be in any order, and widths negative: the box is the one between them."""
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
-        return boxes(self.type, input, target, mask)
+        return check_boxes(self.type, input, target, mask)
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
         from declarative_train.packs.images.modules.boxes import Generalized

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Metric, MetricInputs, MetricModule, ShapeError
-from declarative_train.packs.images.box_losses import Format, boxes
+from declarative_train.packs.images.box_losses import Format, check_boxes
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +23,7 @@ class BoxIou(Metric):
     center y, width, height."""
 
     def check(self, edges: MetricInputs) -> ShapeError | None:
-        return boxes(self.type, edges.input, edges.target, edges.mask)
+        return check_boxes(self.type, edges.input, edges.target, edges.mask)
 
     def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.means import MeanOfItems

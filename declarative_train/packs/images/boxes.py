@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 
 Format = Literal["xyxy", "xywh", "cxcywh"]
 Name = Annotated[str, Key(min_length=1)]
-_BEYOND = 0.01  # share of a side (at least one pixel) that a box may reach out of its picture; it is then clipped
-_LEAST = 1e-6  # share of its area: a box with less inside lies on the edge, by rounding
+_BEYOND = 0.01  # fraction of a side (at least one pixel) by which a box may exceed its image; it is clipped then
+_LEAST = 1e-6  # a box with a smaller fraction of its area inside is only at the edge, by rounding
 _ORDER = {"xyxy": "left, top, right, bottom", "xywh": "left, top, width, height", "cxcywh": "middle, width, height"}
 
 
 class Boxes(NamedTuple):
-    """Boxes of one sample. `corners`: (N, 4) float64, each left, top, right, bottom; in pixels of an image of `size`
-    (height, width), or in the unit of the file if `size` is None. `classes`: (N,) int64. `visible`: (N,) for each box
-    the fraction of its area that is still inside the image after the transforms."""
+    """Boxes of one sample.
+
+    corners  (N, 4) float64: left, top, right, bottom of each box
+    classes  (N,) int64
+    visible  (N,): fraction of each box's area that is still inside the image after the transforms
+    size     (height, width) of the image, if `corners` are in pixels of this image; None: they are as in the file"""
 
     corners: np.ndarray
     classes: np.ndarray
@@ -141,7 +144,8 @@ class BoxesField(Field):
             message = f"`{boxes.name}` holds {_describe(boxes)}, and boxes are lists of four numbers each"
             return ShapeError(message, field="column")
         for labels in columns[1:]:
-            kinds = ("int", "uint") if not labels.shape else ("int", "uint", "float")  # `null` makes fractions of them
+            # lists of whole numbers that contain `null` are read as floats
+            kinds = ("int", "uint") if not labels.shape else ("int", "uint", "float")
             if labels.dtype not in (LISTS, "object") and not labels.dtype.startswith(kinds):
                 message = (
                     f"`{labels.name}` holds {_describe(labels)}, and the classes of boxes are whole numbers or texts"
@@ -166,8 +170,8 @@ class BoxesField(Field):
         raise TypeError("boxes are made together with their picture")
 
     def read(self, value: Any, labels: Any, columns: Sequence[Column], row: int = 0) -> Boxes:
-        """Read the boxes of one row, in the unit of the file. `value`: the row's list of boxes. `labels`: their
-        classes; None if the field has no classes. `columns`: the field's columns; `row`: number of the row, for
+        """Read the boxes of one row, with coordinates as in the file. `value`: the row's list of boxes. `labels`: their
+        classes; None if the field has no classes. `columns`: the field's columns. `row`: number of the row, for
         messages. Raises BadValueError."""
         import numpy as np
 
@@ -306,8 +310,8 @@ def _convert_corners(corners: np.ndarray, format: Format) -> np.ndarray:
 
 
 def _clip(corners: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Clip boxes to an image of `size` (height, width). Return (clipped boxes, fraction of each box's area that was
-    inside)."""
+    """Clip boxes to an image of `size` (height, width). Return the clipped boxes, and the fraction of each box's area
+    that was inside."""
     import numpy as np
 
     inside = np.clip(corners, 0.0, [size[1], size[0], size[1], size[0]])

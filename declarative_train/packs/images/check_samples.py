@@ -13,11 +13,11 @@ from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.packs.images.checks.moved import scaled_twice, target_stays
 from declarative_train.recipe.recipe import Recipe
 
-_FAR = 10.0  # from 0: pictures after one `normalize` are about -3 to 3
+_FAR = 10.0  # distance of a pixel from 0: after one `normalize`, pixels are about -3 to 3
 
 
 def check_samples(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
-    """Yield diagnostics on unusual transforms of a recipe."""
+    """Check the transforms of a recipe, and yield a diagnostic for each probable mistake."""
     transforms = [TRANSFORMS.read(each) for each in data.transforms]
     fields = {field.name: field for field in data.fields}
     pictures = [name for name, field in fields.items() if field.component["type"] == "image"]

@@ -72,8 +72,8 @@ class PictureField(Field, ABC):
 
     @abstractmethod
     def spec_of_size(self, size: Size, interval: tuple[float, float]) -> TensorSpec:
-        """Return the TensorSpec of an image. `size`: (height, width), None for a side that differs between images,
-        which is 0 in the spec. `interval`: range of the numbers."""
+        """Return the TensorSpec of an image of this (height, width). A side that differs between images is None in
+        `size`, and 0 in the spec. `interval`: range of the numbers."""
 
     @abstractmethod
     def decode(self, picture: Any, column: Column, row: int) -> Any:
@@ -87,8 +87,8 @@ class PictureField(Field, ABC):
         return None
 
     def size_of(self, column: Column) -> Size:
-        """Return the size of every image of the column before the transforms; None for a side that differs between
-        images."""
+        """Return the (height, width) that all images of the column have before the transforms. A side that differs
+        between images is None."""
         if self.size is not None:
             return sides(self.size)
         return (column.shape[0], column.shape[1]) if column.shape else (None, None)
@@ -100,7 +100,7 @@ class PictureField(Field, ABC):
     def convert(
         self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> np.ndarray:
-        """Return the arrays of images to which no transforms are applied."""
+        """Decode images and return them as one array, without transforms. All images must have the same size."""
         import numpy as np
 
         found = [self.numbers(self.picture(value, columns[0], row)) for row, value in enumerate(values[0])]
@@ -123,7 +123,7 @@ class PictureField(Field, ABC):
                 found = self.decode(opened, column, row)
         except (BadValueError, MissingPackageError):
             raise
-        except Exception as error:  # each format has errors of its own for a damaged file
+        except Exception as error:  # each file format raises other exceptions for a damaged file
             raise _decode_error(column, row, error) from error
         return found
 
@@ -154,7 +154,7 @@ class PictureField(Field, ABC):
             raise value
         if column.shape:
             return Image.fromarray(value[:, :, 0] if value.ndim == 3 and value.shape[2] == 1 else value)
-        if isinstance(value, Image.Image):  # the caller's own; it may pass the same picture again
+        if isinstance(value, Image.Image):  # given by a caller of the Python API, who may use it again
             return value.copy()
         return Image.open(BytesIO(value) if column.dtype == "bytes" else self._path(value, column, row))
 
@@ -236,8 +236,8 @@ def turn_upright(picture: Any) -> Any:
 
 
 def _convert_mode(picture: Any, mode: str) -> Any:
-    """Return a copy of an image in Pillow's mode `mode`. Raises ValueError if the range of the image's pixel values is
-    unknown."""
+    """Return a copy of an image in Pillow's mode `mode`. Raises ValueError if the image does not say which pixel value
+    is white, or if it has more than 16 bits per pixel."""
     import numpy as np
     from PIL import Image
 

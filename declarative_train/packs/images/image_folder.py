@@ -66,7 +66,8 @@ def _no_folder(root: str) -> SourceError:
 
 class FilesTable(Table):
     """Table of files. It keeps only their names in memory; a file is opened, read and closed when its row is read.
-    `labels`: the label of each file, None for a file without one; None if no file has a label."""
+    `labels`: label of each file, or None for a file without one. If `labels` itself is None, the table has no column
+    `label`."""
 
     def __init__(self, files: Sequence[str], root: str = "", labels: Sequence[str | None] | None = None) -> None:
         self.files = (f"{root}/" if is_elsewhere(root) else root,) if root else tuple(files)
@@ -102,8 +103,8 @@ class FilesTable(Table):
 
 
 def _content(path: str) -> bytes | OSError:
-    """Return the bytes of a file, or the error if it is missing, a broken link, or not permitted to be read. The error
-    is raised later, when the row is decoded, because only this row is bad. Raises SourceError for other errors."""
+    """Return the bytes of a file. If the file is missing, a broken link, or not permitted to be read, return the error;
+    it is raised when the row is decoded, because only this row is bad. Raises SourceError for other errors."""
     try:
         return read_bytes(path)
     except SourceError as error:
@@ -123,7 +124,8 @@ def _table_of(root: str, found: Iterable[str]) -> FilesTable:
         kinds = ", ".join(sorted(ENDINGS))
         raise SourceError("no_match", f"there is no picture in {format_path(root)}", help=f"looked for: {kinds}")
     is_quoted = root.startswith(("http://", "https://"))
-    classes = {parts[0]: unquote(parts[0]) if is_quoted else parts[0] for parts in names}  # one string of each
+    # rows of a class share one string
+    classes = {parts[0]: unquote(parts[0]) if is_quoted else parts[0] for parts in names}
     has_classes = any(len(parts) > 1 for parts in names)
     labels = [classes[parts[0]] if len(parts) > 1 else None for parts in names] if has_classes else None
     return FilesTable(["/".join(parts) if is_elsewhere(root) else os.sep.join(parts) for parts in names], root, labels)

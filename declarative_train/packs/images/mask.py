@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Pixel = Annotated[int, Key(ge=0, le=255)]
-_LEVELS = 256  # transforms take 8 bits per pixel
+_LEVELS = 256  # class numbers: transforms need 8 bits per pixel
 
 
 class MaskField(PictureField):
@@ -69,8 +69,8 @@ class MaskField(PictureField):
 
     @property
     def _outside(self) -> int:
-        """Class of the pixels that a transform adds from outside the image. In the Pillow image of a mask, classes are
-        shifted so that this class is 0."""
+        """Class of the pixels that a transform adds from outside the image. Transforms fill them with 0, so the classes
+        in a Pillow image of a mask are shifted until this class is 0."""
         return 0 if self.ignore is None else self._num_classes
 
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
@@ -104,8 +104,8 @@ class MaskField(PictureField):
         return Image.fromarray(value.astype("uint8"))
 
     def _classes(self, pixels: np.ndarray, column: Column, row: int) -> np.ndarray:
-        """Return the class of each pixel as uint8 (H, W), shifted so that the class of pixels from outside the image is
-        0. Raises BadValueError."""
+        """Return the class of each pixel as uint8 (H, W), shifted as in `_outside`. `pixels`: values in the file.
+        Raises BadValueError for a value without a class."""
         import numpy as np
 
         table = np.full(_LEVELS, -1, np.int64)
@@ -135,8 +135,8 @@ class MaskField(PictureField):
 
 
 def _pixels(picture: Any) -> np.ndarray:
-    """Return the pixel values of a mask in the file, (H, W) int64. Raises ValueError for a Pillow mode that has no such
-    values."""
+    """Return the pixel values of a mask as in the file, (H, W) int64. Raises ValueError for an image that is coloured,
+    or has fractions or negative numbers."""
     import numpy as np
 
     if picture.mode == "F":

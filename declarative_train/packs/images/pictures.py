@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 class PictureValues(NamedTuple):
-    """Values (N,) of the column that a field of images or boxes reads, with the field. `classes`: for boxes, the column
-    of their classes and its values; None if there is no such column."""
+    """Field of images or boxes, with the values (N,) of the column that it reads. `classes`: for boxes, the column of
+    their classes and its values; None if the field has no such column."""
 
     field: PictureField | BoxesField
     column: Column
@@ -40,7 +40,7 @@ class PictureValues(NamedTuple):
         return cls(cast("PictureField | BoxesField", given.field), given.columns[0], given.values[0], classes)
 
     def boxes(self, row: int) -> Boxes:
-        """Read the boxes of a row, in the unit of the file. Raises BadValueError."""
+        """Read the boxes of a row, with coordinates as in the file. Raises BadValueError."""
         assert isinstance(self.field, BoxesField)
         columns = (self.column,) if self.classes is None else (self.column, self.classes[0])
         labels = None if self.classes is None else self.classes[1][row]
@@ -136,9 +136,13 @@ class Pictures(LazyReader):
         keys: np.ndarray,
         epoch: int | None,
     ) -> dict[str, np.ndarray]:
-        """Return {field: its array}: (N, C, H, W) for images, (N, H, W) for masks, (N, length, ...) for boxes. `given`:
-        values by field; `shapes`: shapes of a sample; `keys`: number of each sample; `epoch`: None for an evaluation,
-        in which random transforms are not applied."""
+        """Return a dict from the name of each field to its array: (N, C, H, W) for images, (N, H, W) for masks, (N,
+        length, ...) for boxes.
+
+        given   values of N samples, by field
+        shapes  shape of one sample, by field
+        keys    number of each sample, on which its random numbers depend
+        epoch   number of the epoch; None: an evaluation, in which random transforms are not applied"""
         steps = [
             (key_of("transform", self.seed, epoch, place), transform)
             for place, transform in enumerate(self.transforms)
@@ -170,7 +174,7 @@ class Pictures(LazyReader):
                 if masks and transform.is_random:
                     same_size([values[name] for name in (*names, *masks)])
                 changed = transform.apply([values[name] for name in names], Drawn(step_key, key)) if names else []
-                if masks:  # an equal draw
+                if masks:  # the same random numbers as for the images
                     changed += transform.apply_to_masks([values[name] for name in masks], Drawn(step_key, key))
                 values |= dict(zip((*names, *masks), changed, strict=True))
                 for picture in boxes.keys() & set(named):
@@ -190,7 +194,7 @@ class Pictures(LazyReader):
 
 
 def whole_pictures(given: Mapping[str, PictureValues], row: int) -> dict[str, Any]:
-    """Return {field: Pillow image} for the images of a row, in the sizes that they have in the file. Raises
+    """Return the images of a row as Pillow images, by field, in the sizes that they have in the file. Raises
     LazyFieldError."""
     found = {}
     for name, each in given.items():
@@ -206,9 +210,9 @@ def whole_pictures(given: Mapping[str, PictureValues], row: int) -> dict[str, An
 def place_boxes(
     given: Mapping[str, PictureValues], sizes: Mapping[str, tuple[tuple[int, int], tuple[int, int]]], row: int
 ) -> dict[str, dict[str, Boxes]]:
-    """Return the boxes of a row before the transforms: {image field: {field of boxes: its boxes}}. `sizes`: for each
-    image field, the image's size in the file and its size after resizing. All outputs of a field share its boxes.
-    Raises LazyFieldError."""
+    """Return the boxes of a row before the transforms, as {field of images: {field of boxes: boxes in these images}}.
+    The outputs of a field of boxes (boxes, mask, labels) share one entry. `sizes`: for each field of images, the size
+    of the image in the file, and after resizing to the field's `size`. Raises LazyFieldError."""
     found: dict[str, dict[str, Boxes]] = {}
     for name, each in given.items():
         field = cast("BoxesField", each.field)

@@ -73,7 +73,7 @@ class PublishedWeights:
 
     @staticmethod
     def unpack(source: Tensors) -> Tensors:
-        """Return the tensors of files, with those that are stored in four bits unpacked."""
+        """Return the tensors of a file. Those that are stored in four bits (MXFP4) are unpacked."""
         return unpack(source)
 
     @staticmethod
@@ -95,9 +95,9 @@ class PublishedWeights:
 
 
 def _find_frozen_tables(recipe: Recipe, plan: WeightsPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
-    """Return the names of embedding tables and similar parameters (one row per token) that are frozen although the
-    recipe adds tokens and trains other parameters of the node. (The added tokens may use rows of the published tables
-    that were unused.)"""
+    """Return the names of the parameters with one row per token, such as embedding tables, that are frozen although the
+    recipe adds tokens. Return [] if all parameters of the node are frozen. (A published table often has unused rows, so
+    the added tokens can work without new rows; but these rows must be trained.)"""
     assert plan.tensors is not None
     fields = recipe.data.fields.values()
     if not plan.tensors.grown and not any(getattr(field, "adds_tokens", False) for field in fields):
@@ -116,8 +116,8 @@ def _plan(
     weights: Weights,
     diagnostics: list[Diagnostic],
 ) -> tuple[WeightsPlan | None, tuple[str, str | None] | None]:
-    """Return (the WeightsPlan, None), or (None, (problem, hint)) if the files do not fit the model. A diagnostic is
-    added to `diagnostics` for each entry of `rename` that matches no tensor."""
+    """Return (the WeightsPlan, None), or if the files do not fit the model, (the WeightsPlan or None, (problem, hint)).
+    A diagnostic is added to `diagnostics` for each entry of `rename` that matches no tensor."""
     known = plan_published(recipe.model.scope)
     fitting = [each for each in known if weights.node in ("", each.node)]
     if len(fitting) != 1:
@@ -177,8 +177,8 @@ def _plan(
 def tensor_map(
     found: PublishedPlan, library: str = TRANSFORMERS, config: Mapping[str, object] | None = None
 ) -> TensorMapPlan:
-    """Return the map from parameters of a block to the tensors in a library's files. `config`: the config that decides
-    the kind of model and thereby the names of tensors; None: the one from which the node was made. Raises
+    """Return the map from the parameters of a block to the tensors in a library's files. `config`: names of tensors
+    depend on the kind of model, which this config decides; None: the config from which the node was made. Raises
     PublishedError if the library has no such model."""
     family = family_of(found.block)
     assert family is not None
@@ -203,8 +203,9 @@ def tensor_map(
 def _find_grown(
     found: PublishedPlan, config: Mapping[str, object] | None, kind: str | None, family: Family
 ) -> dict[str, tuple[int, int]]:
-    """Return {parameter: (rows in the file, rows in the model)} for parameters with a row for each token, if the node
-    has more tokens than the config; otherwise {}. `kind`: kind of the config's model."""
+    """Return the parameters whose number of rows differs between file and model, as {parameter: (rows in the file, rows
+    in the model)}. These are the ones with a row for each token, if the node has more tokens than the config; otherwise
+    {}. `kind`: kind of the config's model."""
     if config is None or kind is None or "vocabulary" not in found.params:
         return {}
     before, after = params_of(family, config).get("vocabulary"), found.params["vocabulary"]
@@ -214,8 +215,8 @@ def _find_grown(
 
 
 def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | None:
-    """Return (problem, hint) if a param of the node has a value that the library's models cannot have, which is not
-    visible in the shapes of tensors; otherwise None."""
+    """Return (problem, hint) if a param of the node has a value that no model of the library has; otherwise None. Only
+    params that do not change the shapes of tensors are compared, because a comparison of shapes finds the others."""
     family = family_of(found.block)
     assert family is not None
     for name, value in family.names[library].params.items():
@@ -226,8 +227,8 @@ def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | 
 
 
 def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
-    """Return the map changed to the names that the tensors have in the file of a model without an output layer
-    (head)."""
+    """Return the map for the files of a model without an output layer (head), whose tensors have no prefix in their
+    names."""
     cut = {
         name: [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
         for name, parts in tensors.entries.items()

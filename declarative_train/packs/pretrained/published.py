@@ -31,9 +31,11 @@ _PARAM = re.compile(r"\{\+?([a-z]\w*)\}")  # `{layers}` is its value, `{+layers}
 
 
 class ModelHead(NamedTuple):
-    """Output layer (head) that models of a kind may have; it is selected by the block's param `head`. `architectures`:
-    class names of models with this head, of which the first is written to configs. `tensors`: tensors of the head.
-    `has_labels`: its `out_features` is the number of labels in the config."""
+    """Output layer (head) that the block's param `head` selects.
+
+    architectures  class names of models with this head, of which the first is written to configs
+    tensors        names of the head's tensors, by parameter of the block
+    has_labels     whether `out_features` of the head is the number of labels in the config"""
 
     architectures: tuple[str, ...]
     tensors: Mapping[str, object]
@@ -42,8 +44,12 @@ class ModelHead(NamedTuple):
 
 class ModelKind(NamedTuple):
     """Kind of model in a family, as a library defines it: a `model_type` of transformers, or an `architecture` of timm.
-    `architecture`: class name of the model; `base`: class name without the head. If a kind has several heads, it has
-    its own `prefix`, and `architecture` is the class without a head."""
+    The fields have the keys of the families' files, which the first lines of families/llama.yaml explain.
+
+    architecture  class name of the model; without a head, if models of this kind have several heads
+    base          class name of the model without a head
+    prefix        beginning of the tensors' names in files of a model with a head
+    heads         heads that models of this kind may have, by name"""
 
     library: str
     architecture: str
@@ -58,9 +64,13 @@ class ModelKind(NamedTuple):
 
 
 class TensorNames(NamedTuple):
-    """Names that a library gives to the tensors of a family's models. `ignored`: tensors that are not loaded. `params`:
-    params of the block with the value that all models of the library have. `respelt`: {ending of a name in old files:
-    its current form}."""
+    """Names that a library gives to the tensors of a family's models.
+
+    tensors  names of tensors, by parameter of the block
+    prefix   beginning of these names in files of a model with a head
+    ignored  names of tensors that are not loaded
+    params   params of the block that have the same value in all models of the library
+    respelt  ending of a name in old files -> its current form"""
 
     tensors: Mapping[str, object]
     prefix: str = ""
@@ -70,8 +80,13 @@ class TensorNames(NamedTuple):
 
 
 class NameMap(NamedTuple):
-    """Names of the tensors of one model. `entries`: tensors by parameter, with `*` in place of the number of a repeated
-    block. `drawn`: parameters of an output layer, which keep random initial values if a file does not have them."""
+    """Names of the tensors of one model.
+
+    entries  tensors by parameter of the block; `*` in a name stands for the number of a repeated block
+    prefix   beginning of the names in files of a model with a head
+    ignored  names of tensors that are not loaded
+    drawn    parameters of the head, which keep random initial values if a file does not have them
+    respelt  ending of a name in old files -> its current form"""
 
     entries: dict[str, tuple[PartPlan, ...]]
     prefix: str
@@ -91,10 +106,13 @@ class SizeSource(NamedTuple):
 class Family:
     """Family of published models that one of dtrain's blocks can load.
 
-    `sizes`: {param of the block that is a size: parameters whose shape shows it}; a model has one of these parameters.
-    `follows`: sizes that the block gets from its data, so that they are not read from a config. `names`: names of
-    tensors, by library.
-    """
+    block    name of the block
+    kinds    kinds of models, by `model_type` or `architecture`
+    names    names of tensors, by library
+    head     parameters of the head
+    sizes    param of the block that is a size -> dimensions of parameters that have this size
+    follows  param that is a size and that the block gets from its data, not from a config -> a dimension with this size
+    hints    hints for messages"""
 
     block: str
     kinds: Mapping[str, ModelKind]
@@ -105,7 +123,7 @@ class Family:
     hints: Mapping[str, str] = field(default_factory=dict)
 
     def map(self, params: Mapping[str, object], library: str = TRANSFORMERS, kind: str | None = None) -> NameMap:
-        """Return the names of a model's tensors. `params`: params of the block; `kind`: name of the kind of model;
+        """Return the names of a model's tensors. `params`: params of the block. `kind`: name of the kind of model;
         None: the first kind of the library."""
         names = self.names[library]
         own = next((each for each in self.kinds.values() if each.library == library), None)
@@ -290,8 +308,8 @@ def is_of_timm(config: Mapping[str, Any]) -> bool:
 
 
 def library_hint(config: Mapping[str, Any]) -> str | None:
-    """Return a hint for a model that dtrain's blocks cannot load: use the node of its library. Return None for a model
-    that needs its own code."""
+    """Return a hint for a model that dtrain's blocks cannot load: to use a node of timm or transformers. Return None if
+    the model needs code of its own, which these nodes do not run."""
     if is_of_timm(config):
         return "`{type: timm, path: FOLDER, pretrained: true}` takes it, as timm computes it"
     is_known = "model_type" in config and not config.get("auto_map")
@@ -304,9 +322,9 @@ def config_of(
     published: Mapping[str, Any] | None = None,
     library: str = TRANSFORMERS,
 ) -> dict[str, Any]:
-    """Return a config from which `params_of` reads `params`. If `published` is a config of `library`, the result is
-    this config, with the sizes of `params` if they differ. Otherwise it is a config of a kind of model in `library`
-    that can express `params`. Raises PublishedError if there is none."""
+    """Return a config that describes a block with these `params`, so that `params_of` returns them. If `published` is a
+    config of `library`, the result is this config, changed where `params` differ. Otherwise it is a config for a kind
+    of model in `library` that can have these params. Raises PublishedError if there is none."""
     known = None if published is None else kind_of(family, published)
     if published is not None and known is not None and family.kinds[known].library == library:
         if _says(family, published, params):
@@ -338,8 +356,8 @@ def architecture_of(kind: ModelKind, params: Mapping[str, object]) -> str:
 
 
 def _head_of(kind: ModelKind, config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params of the output layer (head) of the model class that the config names. For an unknown class, they
-    describe a model without a head. Return {} if models of this kind have no choice of heads."""
+    """Return the params that describe the output layer (head) of the model class in the config. For an unknown class,
+    they describe a model without a head. Return {} if models of this kind cannot have different heads."""
     if not kind.heads:
         return {}
     named = set(config.get("architectures") or ())
@@ -360,7 +378,7 @@ def _labels_of(kind: ModelKind, params: Mapping[str, object]) -> dict[str, objec
 
 
 def _same(kind: ModelKind, params: Mapping[str, object]) -> set[str]:
-    """Return the keys that a config of this kind may omit, because their defaults give the values in `params`."""
+    """Return the keys that a config of this kind may omit, because a missing key means the value that `params` have."""
     return {key for param, key in kind.config.items() if key in kind.absent and params.get(param) == kind.absent[key]}
 
 

@@ -29,8 +29,8 @@ class PublishedNames:
             self._blocks[f"{node.path}."] = found.entries, found.prefix
 
     def parts(self, parameter: str) -> tuple[tuple[PartPlan, ...], str]:
-        """Return (tensors in published files that form a parameter, common prefix of all names in these files). There
-        are no tensors if no published model has the parameter."""
+        """Return (tensors in published files that form a parameter, prefix that all names in these files may have).
+        Return ((), "") if no published model has the parameter."""
         for node, (entries, prefix) in self._blocks.items():
             if parameter.startswith(node):
                 name = parameter.removeprefix(node)
@@ -40,9 +40,9 @@ class PublishedNames:
         return (), ""
 
     def slices(self, folder: PeftFolder, path: str, rows: int) -> list[Slice]:
-        """Return the modules of a PEFT folder that correspond to the linear map at `path`: the module with this name,
-        or if the folder has no such adapter, the modules of the published model that form the map. `rows`: number of
-        outputs of the map."""
+        """Return the modules of a PEFT folder that correspond to the linear map at `path`. If the folder has an adapter
+        for this path, it is this one module. Otherwise they are the modules of the published model that form the map.
+        `rows`: number of outputs of the map."""
         own = [Slice(path, 0, rows)]
         if folder.names_of(own):
             return own

@@ -84,9 +84,9 @@ class CutMix(PairTransform):
     def boxes(
         self, shares: np.ndarray, numbers: np.ndarray, key: int, height: int, width: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return (top, left, bottom, right), each (R,), of one rectangle for each of R images, around a random pixel
-        and cut off at the edges of the image. `shares`: the fraction of the image outside the rectangle, before it is
-        cut off. `numbers`, `key`: numbers of the samples and key of the transform, on which the random numbers
+        """Return one rectangle for each of R images, as (top, left, bottom, right), each (R,). Its center is a random
+        pixel, and it is cut off at the edges of the image. `shares`: fraction of the image outside the rectangle, if it
+        is not cut off. `numbers`, `key`: numbers of the samples and key of the transform, on which the random numbers
         depend."""
         import numpy as np
 

@@ -104,13 +104,13 @@ _BOTH_WAYS = frozenset(
 def _change(
     drawn: Drawn, level: int, greatest: dict[str, tuple[float, float]]
 ) -> tuple[str, Callable[[int, int], float]]:
-    """Return the name of a randomly drawn change, and a function (height, width of an image) -> its amount. `level`:
-    strength of the change; `greatest`: {change: its amounts at level 0 and at the last level}."""
+    """Draw a change. Return its name, and a function from (height, width) of an image to the amount of the change.
+    `level`: strength of the change. `greatest`: {change: its amounts at the lowest and at the highest level}."""
     name = list(_CHANGES)[drawn.below(len(_CHANGES))]
     first, last = greatest.get(name, (0.0, 0.0))
     amount = first + (last - first) * level / (_LEVELS - 1)
     sign = -1.0 if drawn.happens(0.5) and name in _BOTH_WAYS else 1.0
-    is_share = name.startswith("translate") and last < 1  # relative to the side
+    is_share = name.startswith("translate") and last < 1  # the amount is a fraction of the side
 
     def of(height: int, width: int) -> float:
         return sign * amount * ((width if name == "translate_x" else height) if is_share else 1.0)
@@ -125,9 +125,9 @@ def _apply_change(
     greatest: dict[str, tuple[float, float]],
     made: frozenset[str] = frozenset(_CHANGES),
 ) -> list[Any]:
-    """Return the images of a sample after a randomly drawn change. `level`, `greatest`: as in `_change`. `made`: the
-    changes that may be applied. Any other change is drawn too, but leaves the images unchanged: masks ignore changes of
-    colour."""
+    """Draw a change, apply it to the images of a sample, and return them. `level`, `greatest`: as in `_change`. `made`:
+    the changes that may be applied. If another one is drawn, the images stay unchanged; so a mask ignores changes of
+    colour, but gets the same draws as its image."""
     name, amount = _change(drawn, level, greatest)
     return [_CHANGES[name](each, amount(each.height, each.width)) for each in values] if name in made else values
 

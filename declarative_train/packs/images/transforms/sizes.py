@@ -51,8 +51,8 @@ def cropping(top: int, left: int, height: int, width: int) -> Motion:
 
 
 def same_size(values: list[Any]) -> tuple[int, int]:
-    """Return the (height, width) of images to which the same random draws apply. Raises ValueError if their sizes
-    differ."""
+    """Return the (height, width) that all `values` have. Raises ValueError if their sizes differ, because the images of
+    a sample share random draws."""
     first = values[0].size
     other = next((value.size for value in values if value.size != first), None)
     if other is not None:
@@ -190,8 +190,8 @@ class RandomResizedCrop(Transform):
         return [cropping(*part), scaling(part[2:], sides(self.size))]
 
     def _part(self, height: int, width: int, drawn: Drawn) -> tuple[int, int, int, int]:
-        """Return (top, left, height, width) of a random crop of an image of this height and width. If ten draws do not
-        fit, return the largest crop in the center with an allowed aspect ratio."""
+        """Return (top, left, height, width) of a random crop of an image of this height and width. If ten random crops
+        are larger than the image, return the largest crop in the center with an allowed aspect ratio."""
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(10):
             area = height * width * drawn.uniform(*self.scale)

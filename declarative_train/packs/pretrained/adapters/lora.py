@@ -32,10 +32,12 @@ FROM = "from"
 
 
 class LowRank(Adapter):
-    """Base class of low-rank adapters: two thin matrices, `lora_A.weight` (rank, in) and `lora_B.weight` (out, rank).
-    If one linear map of dtrain is several maps in the model of a PEFT folder (`from`), each of these parts has its own
-    adapter. Then A is the stacked A of all parts (parts * rank, in), B has the rows of all parts, and `split` lists the
-    rows of each part."""
+    """Base class of low-rank adapters: two thin matrices, `lora_A.weight` (rank, in) and `lora_B.weight` (out,
+    rank).
+
+    One linear map of dtrain may be several maps, joined by rows, in the model that PEFT adapted (`from`). Then each of
+    these has its own adapter: A is the stacked A of all of them (number of maps * rank, in), B has the rows of all, and
+    `split` lists the rows of each."""
 
     internal: ClassVar[frozenset[str]] = frozenset({"split"})
 
@@ -64,7 +66,7 @@ class LowRank(Adapter):
         return self
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
-        """Return the keys as data, except keys that the adapter's folder (`from`) defines, and except `split` if it is
+        """Return the keys as data. Keys that come from the adapter's folder (`from`) are left out, and `split` if it is
         not set."""
         data = super().as_data(defaults=defaults)
         given = ("rank", "alpha", "rslora", "split") if self.folder is not None else ()
@@ -116,9 +118,9 @@ class LowRank(Adapter):
         return linear_weight() if parameter == A else start("zeros")
 
     def cut(self, weight: ParameterCut) -> LayerCut | str:
-        """Return how the adapter is divided over the ranks of `tensor` if its linear map is: the matrix with the
-        divided features is divided; the other one is whole, and its gradient is summed over the ranks. Return a reason
-        if this is impossible. `weight`: how the weight of the map is divided."""
+        """Return how the ranks of `tensor` divide the adapter, or a reason if they cannot. `weight`: how they divide
+        the weight of its linear map. One matrix is divided along the same features as the weight. The other one is not
+        divided, and its gradient is summed over the ranks."""
         if weight.dim == 1:
             return LayerCut("rows", {A: ParameterCut(1, weight.pieces)}, (B, MAGNITUDE) if self.has_magnitude else (B,))
         ends = [*accumulate(weight.pieces, initial=0)]

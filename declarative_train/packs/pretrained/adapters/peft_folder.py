@@ -33,8 +33,8 @@ _NOT_BUILT = {  # key of the config: whether its value is unsupported
 
 
 class Slice(NamedTuple):
-    """Rows of a linear map in dtrain, from `first` up to `last`, that are the linear map `module` in the model that
-    PEFT adapted."""
+    """Rows `first` up to `last` of a linear map in dtrain. In the model that PEFT adapted, they are a linear map of
+    their own, `module`."""
 
     module: str
     first: int
@@ -43,7 +43,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class PeftFolder:
-    """Opened folder of adapters that PEFT wrote. `shapes`: {name of a tensor without PREFIX: its shape}."""
+    """Opened folder of adapters that PEFT wrote. `shapes`: shape of each tensor, by its name without PREFIX."""
 
     path: str
     config: Mapping[str, Any]
@@ -58,9 +58,9 @@ class PeftFolder:
         return [each for each in slices if f"{each.module}.{A}" in self.shapes]
 
     def adapter_of(self, slices: Sequence[Slice], kind: str, make: Callable[..., T], dropout: float) -> T | None:
-        """Return the adapter of the linear map that consists of `slices`, which `make` creates with settings from the
-        folder; None if the folder has no adapter for any slice. `kind`: type of the adapter, `lora` or `dora`. Raises
-        PublishedError, also if the folder's adapters have another type."""
+        """Return the adapter of the linear map that consists of `slices`; None if the folder has no adapter for any of
+        them. `make`: function that creates the adapter from settings in the folder. `kind`: type of the adapter, `lora`
+        or `dora`. Raises PublishedError, also if the folder's adapters have another type."""
         present = self.names_of(slices)
         if not present:
             return None

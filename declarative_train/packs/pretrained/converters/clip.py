@@ -29,8 +29,9 @@ _GREATEST = 2  # the end token of old configs: the state at the greatest token i
 
 
 def _part(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return one part of a config, with defaults. `name`: text or vision. If the config has a `text_config_dict`, it is
-    used in place of `text_config`, because it is complete (likewise for `vision_config`)."""
+    """Return one part of a config, with defaults for missing keys. `name`: text or vision. If the config also has the
+    key `text_config_dict` (`vision_config_dict`), this is the part, because `text_config` may lack values in such
+    files."""
     made_of = config.get(f"{name}_config_dict")
     return _USUAL[name] | (made_of if made_of is not None else config.get(f"{name}_config") or {})
 

@@ -86,7 +86,7 @@ def _read_rotaries(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def read_windows(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params of the attention window, which every layer has except each n-th one."""
+    """Return the params of the attention window. Every n-th layer has full attention, and all others have a window."""
     layers, usual = int(config["num_hidden_layers"]), _USUAL_PATTERN[config["model_type"]]
     usual = config.get("sliding_window_pattern") or usual
     types = config.get("layer_types") or _types(usual, layers)

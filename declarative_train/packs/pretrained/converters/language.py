@@ -116,9 +116,9 @@ def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dic
 
 
 def _length(config: Mapping[str, Any], scaling: Mapping[str, Any], before: object) -> dict[str, Any]:
-    """Return {key of the config: longest sequence} for the new `scaling`: the scaling factor times the length of the
-    model without scaling. Return {} if this length is unknown. `before`: the scaling in `config`, None if there is
-    none."""
+    """Return the longest sequence for the new `scaling` of rotary positions, as {key of the config: length}. It is the
+    scaling factor times the length of the model without scaling; if that is unknown, return {}. `before`: scaling in
+    `config`, or None."""
     plain = config.get("max_position_embeddings")
     if isinstance(before, Mapping) and plain is not None:
         plain = before.get("original_length", plain / before["factor"])
@@ -135,7 +135,7 @@ def _write_window(config: Mapping[str, Any], params: Mapping[str, object]) -> di
 
 
 def _read_late_window(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params of an attention window that only later layers have, from a certain one on."""
+    """Return the params of an attention window that the first layers do not have, and all later layers have."""
     window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
     layers, types = int(config["num_hidden_layers"]), config.get("layer_types")
     first = int(config.get("max_window_layers", 28))

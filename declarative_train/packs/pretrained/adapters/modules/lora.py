@@ -108,9 +108,9 @@ class LoraLinear(nn.Linear):
         return found
 
     def start_from_weights(self, path: str, given: Container[str]) -> None:
-        """Set the magnitudes of DoRA to the lengths of the rows of the current weight; sharded tensors are gathered for
-        this. `path`: path of the module. Nothing is done if `given`, the names of parameters that already have a value,
-        contains the magnitudes."""
+        """Set the magnitudes of DoRA to the lengths of the rows of the current weight. Sharded tensors are gathered for
+        this. Do nothing if the magnitudes already have values. `path`: path of the module. `given`: names of parameters
+        that have values."""
         if not self.has_magnitude or f"{path}.{MAGNITUDE}" in given:
             return
         lengths = self._lengths(
@@ -121,8 +121,8 @@ class LoraLinear(nn.Linear):
         _write(self.lora_magnitude_vector, lengths)
 
     def _add_parts(self, y: Tensor, z: Tensor) -> Tensor:
-        """Return y (..., out) with the adapter's change added, part by part (`split`). The change of a part is its rows
-        of B times its share of z (..., parts * rank), which is x times A. Outputs that belong to no part stay
+        """Return y (..., out) plus the change by the adapters of the joined maps (`split`). `z`: x times A, (...,
+        number of maps * rank). A map adds its rows of B times its part of z to its rows of y. Other rows of y stay
         unchanged."""
         assert self.split is not None
         found, done, first_b = [], 0, 0
