@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # ask the driver's library, not CUDA itself: a parent that has initialised CUDA cannot fork ranks that use it
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
-TRIAL_S = 2.0  # time for a child to make a pool of threads
+TRIAL_S = 2.0  # time for a child to start a thread pool
 # <malloc.h>
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3

@@ -151,7 +151,7 @@ class Engine:
             from declarative_train.engine.step.compiled import compile_losses
 
             compile_losses(runner.objective.modules)
-        if not layout.scatters:  # which has several models, and prepares each
+        if not layout.scatters:  # otherwise each replica is prepared
             prepare_units(built.model, plan, runner.groups)
         stages = [] if layout.pipeline is None else pipeline.bind_stages(plan, built, runner)
         if not layout.is_sharded:

@@ -38,13 +38,13 @@ LIMITS_S = {
     "DTRAIN_GRACE_S": 25.0,  # from a request to stop to the end of a step
     "DTRAIN_SAVE_S": 600.0,  # for a checkpoint in progress when the grace is over
     "DTRAIN_TIMEOUT_S": 600.0,  # for collective operations
-    "DTRAIN_STORE_S": 300.0,  # in which a save to an object store is tried again
+    "DTRAIN_STORE_S": 300.0,  # for retries of a save to an object store
     "DTRAIN_START_S": 1800.0,  # for all nodes and ranks to start, and for the first to read the data and compile
 }
 Limit = Literal["DTRAIN_GRACE_S", "DTRAIN_SAVE_S", "DTRAIN_TIMEOUT_S", "DTRAIN_STORE_S", "DTRAIN_START_S"]
 VICTIM_WAIT_S = 1.5
 REASON = "reason.txt"
-# messages of gloo, TCPStore and NCCL when another process is gone
+# parts of messages of gloo, TCPStore and NCCL when another process has exited
 _PEER_LOSS = (
     "connection closed by peer",
     "connection reset",
@@ -63,7 +63,7 @@ _PEER_LOSS = (
     "failed to send",
     "watchdog",
 )
-# NCCL's own failures, which do not follow from another rank's
+# errors of NCCL that another rank did not cause
 _OWN_NCCL = ("ncclsystemerror", "ncclinternalerror", "ncclinvalid", "ncclunhandledcudaerror")
 
 
@@ -108,7 +108,7 @@ class Failure:
     is_ours: bool  # a bug: the traceback says more than the message
     trace: str
     repeats: bool = False  # it would happen again after a restart
-    node: str | None = None  # of several
+    node: str | None = None  # name of the node, if there are several
 
 
 _REPEATING = (RunFailure, DataError, ComponentError)
@@ -294,9 +294,9 @@ def _place(error: OSError) -> str:
     return f" ({error.filename})" if error.filename else ""
 
 
-# torch on the CPU; CUDA, and NCCL, which quotes it; cuBLAS and cuDNN, which allocate workspaces
+# messages of torch on the CPU; of CUDA and NCCL; of cuBLAS and cuDNN
 _MEMORY_WORDS = ("can't allocate memory", "out of memory", "status_alloc_failed")
-_OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # the loss is that of all ranks: none is to blame
+_OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # errors that concern all ranks
 
 
 def describe_silent_ranks(failures: Sequence[Failure], num_ranks: int) -> str | None:

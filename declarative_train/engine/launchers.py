@@ -23,7 +23,7 @@ class Launcher:
 
 
 OF_TORCH = Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK")
-# SLURM_NTASKS is also set in a batch script, which is one process: the tasks of the step count
+# not SLURM_NTASKS, which is also set in a batch script, which is one process
 SLURM = Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
 OPEN_MPI = Launcher("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
 MPICH = Launcher("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
@@ -109,7 +109,7 @@ class NodeLauncher:
     only: tuple[str, str] = ("", "")
 
 
-# the value of `only` may be the name of a variable that must be equal
+# the second part of `only` may also be the name of a variable with the wanted value
 NODE_LAUNCHERS = (
     NodeLauncher("Kubeflow TrainJob", "PET_NODE_RANK", "PET_NNODES", ("PET_MASTER_ADDR",), "PET_MASTER_PORT"),
     NodeLauncher("SkyPilot", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", ("MASTER_ADDR", "SKYPILOT_NODE_IPS")),

@@ -49,8 +49,8 @@ from declarative_train.run.evaluate import Evaluator
 if TYPE_CHECKING:
     from declarative_train.plan.plan import MetricPlan, TermPlan
 
-_MOST_VALUES = 64  # most columns that are shown of a worst sample
-DATA = "data"  # the name of a set of new rows
+_MOST_VALUES = 64  # columns of a worst sample that are shown
+DATA = "data"  # name of the set of new rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def _evaluate_share(
         done, notices = evaluator(name, trained.step)
     if not done.num_samples:
         raise InputError(f"{title} has no row to evaluate")
-    drawn = find_random_nodes(plan.graph)  # draws in the batch graph depend only on the sample
+    drawn = find_random_nodes(plan.graph)  # not in the batch graph, where random numbers depend only on the sample
     if drawn:
         notices.append(f"`{drawn[0]}` is random: other batches, and the run's ranks, give other values")
     notices += _other_samples(trained, name, done.num_samples) if data is None else []

@@ -36,7 +36,7 @@ class RowConverter:
         """Prepare the conversion of rows of `input` to the fields `names` of the run's `data`. `keep`: further columns
         of the input to read. Raises UsageError if a column is missing."""
         own = [FIELDS.read(spec.component) for spec in data.fields if spec.name in names]
-        names = {*names, *(field.follows for field in own if field.follows is not None)}  # boxes need the image's size
+        names = {*names, *(field.follows for field in own if field.follows is not None)}  # boxes need their image
         specs = [spec for spec in data.fields if spec.name in names]
         if unknown := [name for name in keep if name not in input.names]:
             raise UsageError(f"--keep {unknown[0]}: {input.title} has no such column; help: "

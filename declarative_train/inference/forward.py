@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _INFERENCE = 2**33  # random stream that training and evaluations do not use
 _LEAST_ROWS = 256
-_MOST_ELEMENTS = 1 << 22  # of the fields of a batch, if its size was not given
+_MOST_ELEMENTS = 1 << 22  # in the fields of a batch whose size was not given
 
 
 class Forward:

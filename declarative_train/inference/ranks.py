@@ -31,7 +31,7 @@ _USER_ERRORS: tuple[type[Exception], ...] = (
     UsageError,
     DataError,
     RunFailure,
-)  # their text is for the user
+)  # errors whose message is for the user
 
 
 def run_ranks(num: int, device_kind: str, act: Act[T]) -> T:

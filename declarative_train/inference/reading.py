@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 STDIN, STDIN_TITLE = "-", "standard input"
-_NEVER = frozenset({".bin", ".distcp", ".json", ".onnx", ".pt", ".py", ".safetensors", ".yaml", ".yml"})  # never tables
+_NEVER = frozenset({".bin", ".distcp", ".json", ".onnx", ".pt", ".py", ".safetensors", ".yaml", ".yml"})  # no tables
 _FILE_VALUES = 1 << 16  # number of values that a file in a column counts as
 _CHUNK_ROWS = 1 << 15
 _CHUNK_VALUES = 1 << 22

@@ -20,7 +20,7 @@ from declarative_train.plan.output_semantics import Meaning
 
 Origin = Callable[[], "tuple[str, dict[str, object]]"]
 """Function that returns the location of a sample and the values of its row."""
-MOST_CLASSES = 4096  # a matrix of more would be larger than most models
+MOST_CLASSES = 4096  # with more classes, the matrix would be larger than most models
 _MOST_KEPT = 10_000_000  # residuals and scores that are kept, for quantiles and areas under the curve
 _MOST_POINTS = 4000
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)

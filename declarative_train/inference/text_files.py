@@ -204,7 +204,7 @@ def _csv_columns(
         table = how.read_text(pa.BufferReader(content), raw, wanted, len(content) + 1).read_all()
     except pa.ArrowInvalid as error:
         for _ in _csv_batches(where.file, how, columns, title):
-            pass  # its error names the line of the file
+            pass  # parsed as a whole, so that the error names the line of the file
         _refuse(where.file, how, str(error), title)
     return {name: table.column(named[name]).combine_chunks() for name in columns}
 

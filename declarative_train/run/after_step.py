@@ -33,7 +33,7 @@ class AfterStep:
         self._saved_step: int | None = None
         self._under_way: CheckpointSaved | None = None
         self._begun_s = 0.0
-        self._num_left_out = 0  # checkpoints that came due while one was being written
+        self._num_left_out = 0  # checkpoints that were due while another one was being written
         self._recent: dict[str, float] = {}
 
     def evaluations(self) -> Iterator[Event]:

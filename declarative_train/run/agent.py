@@ -322,7 +322,7 @@ class Link:
                 if beat != self._beat:
                     self._beat, self._changed_s = beat, self._answered_s
                 time.sleep(LOOK_S)
-        except Exception:  # of torch's store, or of what it returns when it ends
+        except Exception:  # from torch's store, or from unpickling an incomplete answer
             self._error = "the connection ended"
 
 

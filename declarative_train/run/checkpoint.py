@@ -77,7 +77,7 @@ class Checkpoints:
         self.store = store
         self._before_publishing = before_publishing
         self._plan = plan
-        self._plan_text = to_masked_json(plan).encode()  # for readers only: it is never executed
+        self._plan_text = to_masked_json(plan).encode()  # secrets are masked: no run executes this plan
         self._engine = engine
         self._alone = not (distributed.is_available() and distributed.is_initialized())
         self._rank = 0 if self._alone else distributed.get_rank()
@@ -97,7 +97,7 @@ class Checkpoints:
         components = [plan.data.source, *(field.component for field in plan.data.fields)]
         self._files_of_packs: dict[str, bytes] = {}
         for checkpoint_files in hooks("checkpoint_files") if self._rank == 0 else ():
-            self._files_of_packs |= checkpoint_files(components)  # now: the files may be gone at the first save
+            self._files_of_packs |= checkpoint_files(components)  # the files may be gone at the first save
         self._cuts = find_cuts(engine.model)
         self._part_shapes = {name: engine.model.get_parameter(name).shape for name in self._cuts}
         self._in_base = {name for _, names in frozen_base.find_base_files(plan) for name in names}
@@ -126,7 +126,7 @@ class Checkpoints:
                     self._under_way.set_exception(error)
         if snapshot is not None and self._thread is not None:
             self._buffers = copy_to_host(snapshot.tensors, self._buffers)
-            # the tensors are dropped before the thread starts: torch hands it the GIL as each is freed
+            # drop the original tensors first: freeing them releases the GIL to the thread
             snapshot = replace(snapshot, tensors=self._buffers)
             self._under_way = self._thread.submit(self._write_in_background, snapshot)
         return self.store.path(state.step)
@@ -137,7 +137,7 @@ class Checkpoints:
         call this together, and all get the same result."""
         if self.store.is_local:
             return False
-        while True:  # a rank may wait in its thread for another one, whose store does not answer
+        while True:  # this rank's thread may wait for another rank, whose store does not answer
             is_writing = self.is_writing
             votes = torch.tensor([float(is_writing and self._retry.is_stuck), float(is_writing)])
             if isinstance(self._engine.ranks, Ranks):
@@ -187,7 +187,7 @@ class Checkpoints:
         if self._rank == 0:
             self._before_publishing()
         if self._rank != 0 and self._engine.dp_rank != 0:
-            numbers = {}  # those of another rank with the same part of the model
+            numbers = {}  # another rank with the same part of the model writes them
         manifest = self._manifest(state, is_best)
         return Snapshot(state.step, state.best_step, keep, tensors, numbers, manifest, alone)
 

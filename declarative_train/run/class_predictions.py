@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MOST_CLASSES = 40  # outputs with more classes are not counted: the cells of the image would be too small
 NUM_SAMPLES = 8
-_LONGEST_SIDE = 128  # of a picture, in pixels
+_LONGEST_SIDE = 128  # of an image, in pixels
 _COLOURS = (1, 3)
 _PRESENT, _TARGET, _PREDICTED, _PROBABILITY, _HAS_PICTURE = range(5)
 

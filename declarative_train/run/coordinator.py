@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from declarative_train.run.rank_job import RankJob
     from declarative_train.run.session import Session
 
-LOST_S = 20.0  # an agent that did not answer for so long is lost
-SUSPECT_S = 5.0  # the same, if ranks of other nodes have lost a peer; time for the node of the culprit to report
-SETTLE_S = 3.0  # after a node came: time for others, if the number of nodes is a range
+LOST_S = 20.0  # an agent that has not answered for this time is lost
+SUSPECT_S = 5.0  # the same, if ranks have lost a connection; also the time to wait for a report of the cause
+SETTLE_S = 3.0  # wait for more nodes after a new one, if the number of nodes is a range
 CLOSING_S = 10.0  # for the agents to end their ranks
 PARTING_S = 5.0  # for the agents to read that the run is over
 
@@ -44,7 +44,7 @@ class Seen:
 
     status: NodeStatus
     changed_s: float
-    since_s: float  # when it began
+    since_s: float
 
     @property
     def place(self) -> Place:
@@ -168,7 +168,7 @@ class Coordinator:
             self._wait_for_nodes(present, least if len(present) < least else most, now_s)
             return
         if (run := next((seen.status.run for seen in self._others() if seen.status.run is not None), None)) is not None:
-            self._session.adopt(run)  # this head is new, and the run is not
+            self._session.adopt(run)  # the head was restarted during the run
         number = self._session.fit(len(present))
         if number is None:
             why = f"the recipe fits no number of nodes from {least} to {len(present)}"
@@ -345,7 +345,7 @@ class Coordinator:
         of_rank_0 = results.get(self._places[0])
         codes = [result.code for result in results.values()]
         was_asked = self._asked_by is not None
-        if of_rank_0 is not None and of_rank_0.code is not None:  # its work is done, whatever happened to others later
+        if of_rank_0 is not None and of_rank_0.code is not None:  # rank 0 has finished, so later failures do not count
             code = max(code for code in codes if code is not None)
             if code == EXIT_STOPPED and self._order.do == "save" and not was_asked:
                 self._state, self._since_s = "waiting", time.monotonic()

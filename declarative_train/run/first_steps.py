@@ -30,7 +30,7 @@ class FirstSteps:
         self._names = [each.name for each in plan.parameters if not each.frozen and each.tie is None]
         self._places = {name: place for place, name in enumerate(self._names)}
         self._results: list[StepResult] = []
-        self._sizes = torch.zeros(len(self._names), device=engine.device)  # of the gradients, summed over steps
+        self._sizes = torch.zeros(len(self._names), device=engine.device)  # norms of the gradients, summed over steps
         self._sampled: list[tuple[str, torch.Tensor, torch.Tensor]] = []
         self._zero: list[str] = []
 
@@ -39,7 +39,7 @@ class FirstSteps:
             return
         self._results.append(result)
         self._sizes += self._measure()
-        if step == self._last - 1 and self._engine.loss_scale is None:  # fp16 leaves out steps to find its scale
+        if step == self._last - 1 and self._engine.loss_scale is None:  # fp16 skips steps in the search for its scale
             self._sampled = [
                 (name, place, parameter.reshape(-1)[place].clone())
                 for name, parameter, gradient in self._local()

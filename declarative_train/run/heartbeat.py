@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from declarative_train.run.rank import FailureContext
 
 BEAT_S = 0.5
-SILENT_S = 5.0  # a rank that wrote nothing for so long does not run
-LEAST_S = 60.0  # no limit is below it, as data and evaluations may pause a run
-MANY_STEPS = 10.0  # the limit, in steps of the run
-NUM_STEPS = 50  # that the median is of
+SILENT_S = 5.0  # a rank that has written nothing for this time does not run
+LEAST_S = 60.0  # least value of `warn_s`, because data and evaluations may pause a run
+MANY_STEPS = 10.0  # `warn_s`, in median times of a step
+NUM_STEPS = 50  # newest steps, over which the median is taken
 RECORDED = "64"  # collectives that torch's recorder keeps
-LOOKS_PER_BEAT = 2  # looks at whether the rank waits in a collective
-NUM_LOOKS = 240  # that its own work is judged by
+LOOKS_PER_BEAT = 2  # how often the thread checks whether the rank waits in a collective
+NUM_LOOKS = 240  # number of looks over which the rank's own work is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _beat(context: FailureContext, scratch: Path, failures: Path) -> None:
             path.with_suffix(".new").rename(path)
         is_late = pace.idle_s > 0.8 * min(pace.warn_s, pace.end_s)
         if is_late and not has_dumped:
-            for folder in (failures, scratch):  # the agent sends the second to the head, which may have another disk
+            for folder in (failures, scratch):  # the agent sends the second to the head, whose disk may differ
                 _dump(folder / f"waiting_{context.rank}.txt", beat)
         has_dumped = is_late
         for _ in range(LOOKS_PER_BEAT):
@@ -144,7 +144,7 @@ class Pace:
     _moved_s: float = 0.0
     _begun: tuple[int, float] | None = None  # a step, and when it began
     _steps_s: list[float] = field(default_factory=list)
-    _looks: list[tuple[int, int]] = field(default_factory=list)  # looks and busy ones, until then
+    _looks: list[tuple[int, int]] = field(default_factory=list)  # `looks` and `busy` of earlier heartbeats
 
     def add(self, beat: Beat, now_s: float) -> None:
         """Add the newest heartbeat; it may be the one that was added before. `now_s`: current time of

@@ -61,7 +61,7 @@ def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, 
                 put(lasting, f"attempt/{answered}", number)
             if time.monotonic() > deadline_s:
                 raise RunFailure(f"{missing()} did not start within {most_s:.0f} s")
-            time.sleep(ARRIVALS_S * max(1, world // 64))  # a check asks for every rank
+            time.sleep(ARRIVALS_S * max(1, world // 64))  # each check reads an entry of every rank
     return store, lasting
 
 

@@ -29,8 +29,8 @@ class Means:
     over the steps in which it has valid items. The mean of a metric is taken over rows."""
 
     num_steps: int = 0
-    terms: list[tuple[float, int]] = field(default_factory=list)  # sum over steps, steps that had an item
-    metrics: dict[str, tuple[float, int]] = field(default_factory=dict)  # sum over rows, rows
+    terms: list[tuple[float, int]] = field(default_factory=list)  # sum over steps, number of steps with an item
+    metrics: dict[str, tuple[float, int]] = field(default_factory=dict)  # sum over rows, number of rows
 
     def add(self, steps: list[Terms], metrics: dict[str, float], num_rows: int) -> None:
         """Add the values of loss terms in `steps`, and of metrics. `metrics`: means of the metrics over `num_rows`
@@ -87,7 +87,7 @@ class LossWindow:
         self._num_terms = len(engine.objective.terms)
         self._steps: list[int] = []
         self._results: list[StepResult] = []
-        self._summed: list[Terms] = []  # of the first steps of these
+        self._summed: list[Terms] = []  # terms of the first of these steps, summed over the ranks
         self._num_rows = 0
         self._reported_empty: set[int] = set()
         self._reported_bounds: set[int] = set()
@@ -230,7 +230,7 @@ def sum_over_ranks(
     Both are computed with a single collective."""
     shares = _shares(engine, results)
     summed = engine.ranks.sum(torch.cat([shares.reshape(-1), shares.new_tensor(votes)]))
-    if votes and engine.position.tensor is not None:  # these ranks have the same losses, which are not summed over them
+    if votes and engine.position.tensor is not None:  # not in `engine.ranks`: they have the same losses
         summed[-len(votes) :] = engine.position.tensor.sum(summed[-len(votes) :])
     divisors: Sequence[Any] = [result.counts for result in results]
     counts = [each for each in divisors if isinstance(each, torch.Tensor)]

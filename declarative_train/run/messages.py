@@ -31,7 +31,7 @@ class NodeResult:
     failures: tuple[Failure, ...] = ()
     late: str | None = None
     waiting: dict[str, str] = field(default_factory=dict)
-    nodes: dict[int, str] = field(default_factory=dict)  # of ranks, in a result of several nodes
+    nodes: dict[int, str] = field(default_factory=dict)  # in a result for several nodes
 
 
 @dataclass(frozen=True, slots=True)

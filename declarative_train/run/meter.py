@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 MEMORY_EVERY_S = 1.0
-MUCH_WAITING = 0.2  # share of the training time from which a run reports waiting for data
+MUCH_WAITING = 0.2  # a run reports that it waits for data from this share of the training time on
 LONG_WAIT_S = 10.0
 
 

@@ -64,8 +64,8 @@ OUTCOME, LATE = "outcome.json", "late"
 MOST_IN_MESH = 64
 START_S = 60.0
 SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
-DEAF_S = 5.0  # after the grace period: a rank that has not confirmed the request by then no longer runs Python
-ANSWER_S = 10.0  # for an object store, at the end of a run
+DEAF_S = 5.0  # after the grace period; a rank that has not confirmed the request by then hangs
+ANSWER_S = 10.0  # wait for an object store at the end of a run
 QUIET_P2P = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # torch-facts, section 9
 
 
@@ -102,7 +102,7 @@ def launch_ranks(ranks: NodeRanks, look: Callable[[], None]) -> tuple[int | None
 
     from declarative_train.data.shared_sets import offer_sets
 
-    # what every rank imports, torch's compiler above all, is imported once, before they are forked
+    # import once, before the ranks are forked, what all of them need (torch's compiler takes longest)
     from declarative_train.engine.axes import shard  # noqa: F401
     from declarative_train.run import rank  # noqa: F401
     from declarative_train.run.rendezvous import launch_config
@@ -165,7 +165,7 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
     rank = ranks.first + int(os.environ["LOCAL_RANK"])
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks.num_ranks)}
     if method == "spawn":
-        atexit.register(os._exit, 0)  # before torch's own threads can abort the end of the interpreter
+        atexit.register(os._exit, 0)  # exit at once: torch's threads could abort the interpreter's exit
         replace_streams()
         silence_loggers()
     context = FailureContext(rank)
@@ -192,7 +192,7 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
     except BaseException as error:
         failure = describe_failure(error, rank, context.stage, context.step, job.run_dir)
         write_failure(job.failures_dir, failure)
-        if not write_failure(scratch, failure) and not failure.is_peer_loss:  # the disk is full
+        if not write_failure(scratch, failure) and not failure.is_peer_loss:  # no report for the parent: a full disk
             say([f"dtrain: {format_headline(failure, ranks.num_ranks)}"])
         flush()
         if failure.is_peer_loss:
@@ -242,7 +242,7 @@ def join_process_group(device: torch.device, store: Store) -> None:
     from torch import distributed
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if world > MOST_IN_MESH:  # else gloo connects every pair of ranks at once: of 1,024 descriptors 330 ranks take all
+    if world > MOST_IN_MESH:  # else gloo connects all pairs at once: 330 ranks need all 1,024 file descriptors
         os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     limit = timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S"))
     settings: dict[str, Any] = {"timeout": limit, "store": store, "rank": rank, "world_size": world}

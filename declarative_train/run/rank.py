@@ -70,7 +70,7 @@ def run_rank(job: RankJob, context: FailureContext, asked: Callable[[], bool]) -
     device = device_of(rank_plan, job.device_kind, job.device_index)
     with torch_settings(plan, device):
         sinks = FanOut(job.sinks(job.run_dir) if context.rank == 0 else ())
-        # report a stall before the other ranks run into their time-out, as only this rank knows the reason
+        # report a stall of the data before other ranks time out, because only this rank knows the reason
         PATIENCE.limit_s = max(0.9 * limit_s("DTRAIN_TIMEOUT_S"), REPORT_S)
         if context.rank == 0:
             PATIENCE.report = lambda message: sinks.write(Notice(message, time.time(), is_warning=True))

@@ -54,7 +54,7 @@ class Session:
         self._sinks = sinks
         self._first_step: int | None = None
         self._last_step = 0
-        self._num_futile = 0  # restarts without progress since the last one with progress
+        self._num_futile = 0  # restarts in a row without a new checkpoint
         self.run_dir: Path | None = None
 
     @property
@@ -102,7 +102,7 @@ class Session:
         self._last_step = step
         self.run_dir = place.run_dir
         if place.entry is None or place.entry.path.startswith(place.checkpoints):
-            self._resume, self._folder = "auto", place.run_dir  # a further round continues this run
+            self._resume, self._folder = "auto", place.run_dir  # the next round continues this run
         left = None if self._max_steps is None else max(0, self._first_step + self._max_steps - step)
         notices = () if choice.notice is None else (choice.notice,)
         return RankJob(

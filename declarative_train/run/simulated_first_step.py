@@ -106,7 +106,7 @@ def compute_ranked_step(plan: Plan) -> RankedStep:
     due = StepSchedule(plan, 1).at(1)
     factors, _ = runner.factors(chunks, due.num_rows)
     shown = _choose_parameters(plan, optimizer.parameters)
-    scale = 1 if plan.layout.scatters else num_parts  # ranks average, the copies of dp add up
+    scale = 1 if plan.layout.scatters else num_parts  # gradients of ranks are averaged, those of replicas summed
     parts, sums = [], {name: torch.zeros_like(item) for name, item in optimizer.parameters.items()}
     for index, (batch, chunk) in enumerate(zip(batches, chunks, strict=True)):
         runner.randomness = Randomness(plan.seed, (index, 0), cpu, needed=draws(plan.graph, plan.plugins))

@@ -8,8 +8,8 @@ from statistics import median
 
 from declarative_train.run.heartbeat import Pace
 
-SLOW, FAST_AGAIN = 1.3, 1.15  # ratios of a rank's own work to that of the others
-LEAST_EXCESS_S = 0.05  # of a step: less is no loss, and rank 0 always writes the events
+SLOW, FAST_AGAIN = 1.3, 1.15  # times a rank's own work divided by that of the others
+LEAST_EXCESS_S = 0.05  # per step; a smaller excess does not matter, and rank 0 always needs some time for events
 
 
 class Stragglers:

@@ -161,7 +161,7 @@ def wait_for_others(store: Store, rank: int, world: int) -> None:
     if rank != 0:
         put(store, f"left/{rank}", True)
         return
-    with suppress(RuntimeError):  # torch.distributed.DistStoreError: not all within this time
+    with suppress(RuntimeError):  # torch.distributed.DistStoreError, if not all are done within this time
         store.wait([f"left/{other}" for other in range(1, world)], timedelta(seconds=PARTING_S))
 
 
@@ -280,7 +280,7 @@ def check_world(plan: Plan, num_started: int) -> None:
         fix = f"--nnodes {plan.layout.num_nodes} --nproc-per-node {wanted // plan.layout.num_nodes}, or "
     elif wanted > 1:
         fix = f"start {wanted}, or "
-    else:  # perhaps many runs of one process each were intended
+    else:  # the user may have wanted many runs of one process each
         fix = f"`env -u {launcher.rank} dtrain run ...` for separate runs, or "
     raise RunFailure(
         f"the plan is for {format_count(wanted, 'rank')} ({plan.layout.mode}), {launcher.name} started {num_started}; "

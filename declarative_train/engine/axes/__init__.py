@@ -41,7 +41,7 @@ def make_gradient_sync(plan: Plan, built: BuiltModel, position: MeshPosition, ru
 
 def _sync_rows(plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRunner) -> GradientSync:
     layout = plan.layout
-    if layout.is_sharded:  # replicas of a sharded model are an axis of its own mesh
+    if layout.is_sharded:  # also if there are several copies of the sharded model
         from declarative_train.engine.axes.shard import shard
 
         return shard(plan, built, position, runner)

@@ -49,7 +49,7 @@ class SharedParameters:
     def __init__(self, plan: Plan, model: nn.Module, position: MeshPosition) -> None:
         assert position.pipeline is not None
         self._model, self._me, self._group = model, position.world.rank, position.pipeline.group
-        self._members: dict[str, tuple[int, ...]] = {}  # global ranks; the first one counts the parameter
+        self._members: dict[str, tuple[int, ...]] = {}  # global ranks with a copy; in the norm, the first one counts
         self._parameters: dict[str, nn.Parameter] = {}
         mine = plan.layout.ranks[self._me]
         line = [

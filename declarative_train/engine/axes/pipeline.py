@@ -81,7 +81,7 @@ class PipelineDriver:
         self._entries = tuple(dict.fromkeys(name for each in forwards for name in each.piece.batch))
         self._num_chunks = pipeline_of(plan).num_microbatches
         self._rows_per_chunk = plan.batch.microbatch_size
-        # the target that torch splits with the microbatches: row numbers, on the host, where reading them is free
+        # torch splits this target into microbatches: row numbers, on the host, where reading them costs nothing
         self._row_numbers = torch.arange(self._num_chunks * self._rows_per_chunk)
         self._loss = ScheduleLoss(runner, self._rows_per_chunk)
         if not plan.layout.is_sharded:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 BUCKET_BYTES = 25 << 20  # as in DistributedDataParallel
-UNDER_WAY = 2  # maximum of buckets in flight, in addition to the one being filled
+UNDER_WAY = 2  # buckets that are sent at the same time, while another one is filled
 
 # running statistics are averaged, not broadcast from rank 0 in every forward; the argument was renamed in torch 2.13
 _WORDS = signature(nn.parallel.DistributedDataParallel).parameters

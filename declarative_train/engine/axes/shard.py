@@ -45,7 +45,7 @@ def shard(plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRun
             again = reshard is not False
             fully_shard(experts, mesh=position.mesh[own_axes], reshard_after_forward=again, mp_policy=policy)
         fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-    if position.expert is not None:  # those outside of units
+    if position.expert is not None:  # experts outside of units
         for experts in _find_experts(built.roots):
             if not isinstance(experts, FSDPModule):
                 fully_shard(experts, mesh=position.mesh[own_axes], reshard_after_forward=False, mp_policy=policy)
@@ -59,7 +59,7 @@ def shard(plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRun
             if sharding.keeps_gradients:
                 root.set_requires_gradient_sync(is_last)
             else:
-                root.set_requires_all_reduce(is_last)  # of sharded copies; shards are reduced after each chunk
+                root.set_requires_all_reduce(is_last)  # between the copies; shards are reduced after each chunk
 
     return GradientSync(call=built.model, finish=runner.finish, begin=begin)
 

@@ -168,7 +168,7 @@ class Replicas:
                 if parameter is not None:
                     places[id(parameter)].append((part, name))
                     del part._parameters[name]
-        module.to(device)  # what is left: buffers
+        module.to(device)  # only buffers are left
         return [places[id(parameter)] for parameter in self._parameters]
 
 

@@ -41,7 +41,7 @@ def divide(built: BuiltModel, cuts: Cuts, position: MeshPosition) -> None:
     ranks, model = _tensor_ranks(position), built.model
     whole = TokenCut("whole", "whole")
     for path, node in cuts.nodes.items():
-        if node.kind in ("", "experts") or not has_module(model, path):  # another stage of a pipeline has it
+        if node.kind in ("", "experts") or not has_module(model, path):  # a module of another stage
             continue
         part, tokens = model.get_submodule(path), cuts.tokens.get(path, whole)
         between = _tensor_ranks(position, tokens)
@@ -53,7 +53,7 @@ def divide(built: BuiltModel, cuts: Cuts, position: MeshPosition) -> None:
             for module in built.modules:
                 if has_module(module, path):
                     module.set_submodule(path, divided)
-        elif callable(begin := getattr(part, "divide", None)):  # not if the stage only holds a tied parameter of it
+        elif callable(begin := getattr(part, "divide", None)):  # a stage may have only its tied parameter
             begin(between)
     for path, tokens in cuts.tokens.items():
         if has_module(model, path) and not cuts.nodes.get(path, NodeCut("")).kind:

@@ -32,7 +32,7 @@ from torch.futures import Future
 if TYPE_CHECKING:
     from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter
 else:
-    try:  # public, under a name that torch 2.15 has; there the other one is deprecated
+    try:  # public since torch 2.15, which deprecates the other name
         from torch.distributed.checkpoint.fsspec_filesystem import FsspecReader, FsspecWriter
         from torch.distributed.checkpoint.fsspec_filesystem import _FileSystem as FileSystem
     except ImportError:
@@ -46,7 +46,7 @@ from declarative_train.engine.failures import CheckpointFailure, PeerFailure, ex
 
 WRITE_BYTES = 1 << 20
 
-# everything that a `.metadata` of tensors needs
+# names that the metadata of a checkpoint may contain, by module
 _ALLOWED: dict[str, frozenset[str]] = {
     "torch.distributed.checkpoint.metadata": frozenset(
         {

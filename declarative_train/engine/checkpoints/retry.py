@@ -51,7 +51,7 @@ class Retry:
                 if now_s >= self._deadline_s:
                     raise
                 self.reason = first_line(error)
-                # ranks that failed together do not come back together
+                # random, so that ranks that failed together do not try again together
                 time.sleep(min(pause_s * random.uniform(0.5, 1.5), max(self._deadline_s - now_s, 0.0)))
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             else:

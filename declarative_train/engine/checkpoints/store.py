@@ -22,9 +22,9 @@ from declarative_train.engine.failures import CheckpointFailure
 from declarative_train.plan.checkpoint_files import MANIFEST, BadCheckpointError, make_sizes_reader, read_manifest, seal
 
 CHUNK_BYTES = 1 << 20
-METADATA = ".metadata"  # of DCP
+METADATA = ".metadata"  # DCP's file
 HASTY_BYTES = 1 << 30
-MOST_THREADS = 8  # for reading
+MOST_THREADS = 8  # that read files
 _PARTIAL, _REPLACED = ".partial", ".replaced"
 _FOLDER = re.compile(r"step_(\d{8,})")
 _LEFT_OVER = re.compile(r"\.step_\d+\.(partial|replaced)")
@@ -190,7 +190,7 @@ class CheckpointStore:
     def _steps(self) -> list[int]:
         """Return the steps that have a checkpoint folder, complete or unfinished, in increasing order."""
         self._fs.invalidate_cache()
-        try:  # `exists` is also False where a store does not answer
+        try:  # not `exists`, which is also False if a store does not answer
             names = [_last(path) for path in self._fs.ls(self.root, detail=False)]
         except (FileNotFoundError, NotADirectoryError):
             return []

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Rows = dict[str, dict[str, Any]]  # size and checksum of files, by name
 
 
-MOST_WRITERS = 1024  # of a checkpoint: rank 0 plans the tensors of each
+MOST_WRITERS = 1024  # of a checkpoint, because rank 0 plans the writing of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def collect(
     row: dict[str, Any] = {}
     try:
         row = retry(lambda: store.write(step, name, json.dumps(files).encode()))
-    except Exception as error:  # rank 0 must not wait for it
+    except Exception as error:  # first report it to rank 0, which waits for this node
         failure = error
     found = nodes.gather_nodes(({name: row}, numbers, failure and first_line(failure))) or []
     if failure is not None:

@@ -18,7 +18,7 @@ from declarative_train.components.losses.modules.chunked import ChunkedHead
 from declarative_train.components.losses.modules.classes import OverClasses
 from declarative_train.components.losses.modules.elementwise import CrossEntropyFunction
 
-# per unit: training and evaluation, a full and a last batch, and recompilations for dynamic sizes
+# training and evaluation, each for a full and a last batch, and recompilations for dynamic sizes
 PROGRAMS_OF_A_UNIT = 8
 
 

@@ -156,7 +156,7 @@ def open_base(record: Record, checkpoint: str) -> Tensors:
     dtype = getattr(torch, record["dtype"])
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
-        assert dim == 0  # columns are those of a file
+        assert dim == 0  # only tensors of a file are read by columns
         return join_rows(source, parts[name], first, last).to(dtype)
 
     grown = weights.tensors.grown if weights.tensors is not None else {}

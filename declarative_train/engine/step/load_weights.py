@@ -124,7 +124,7 @@ def _open_published(
     shapes = {name: shape for name, found in parts.items() if (shape := shape_of(found, source.shapes)) is not None}
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
-        assert dim == 0  # columns are those of a file
+        assert dim == 0  # only tensors of a file are read by columns
         return join_rows(source, parts[name], first, last)
 
     grown = {f"{prefix}{name}": rows for name, rows in tensors.grown.items()}
@@ -271,7 +271,7 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
     except pickle.UnpicklingError:  # its message is about torch's own arguments
         message = f"model.weights: {path} contains more than tensors, and its code is not executed"
         raise RunFailure(f"{message}; help: save a state_dict()") from None
-    except Exception as error:  # any error from damaged bytes
+    except Exception as error:  # damaged files raise many kinds of errors
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise RunFailure(f"model.weights: {path} cannot be read: {reason[:200]}") from None
     for key in ("state_dict", "model"):

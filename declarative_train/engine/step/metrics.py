@@ -32,7 +32,7 @@ class Metrics:
                 edges = MetricInputs(specs[metric.input], target, mask, metric.class_dim, metric.ignore_index)
                 module = component.build(edges, device)
                 self._parts.append((metric, module))
-                if (unit := metric.unit) is not None:  # made here, so that no step copies from the host
+                if (unit := metric.unit) is not None:  # created here, so that steps copy nothing from the host
                     multiply, add = (
                         torch.tensor(part, dtype=torch.float64, device=device).reshape(unit.shape)
                         for part in (unit.multiply, unit.add)

@@ -80,7 +80,7 @@ def fill(built: BuiltModel, plan: Plan, device: torch.device, *, restores: bool 
     names = (item.name for item in plan.parameters) if restores else names_in(built.model, files)
     replaced = frozenset(names)
     initialise(built.model, plan.graph, plan.parameters, plan.seed, plan.plugins, replaced=replaced)
-    widen(built, plan)  # drawn in float32 in every mode; a file may have more digits
+    widen(built, plan)  # after random values were drawn in float32, and before a file is read, which may have float64
     write_weights(built.model, files)
     for root in built.roots:
         root.to(device)
@@ -158,7 +158,7 @@ def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:
     named = dict(module.named_parameters())
     for name, parameter in named.items():
         parameter.requires_grad_((name not in frozen or name in idle) and parameter.is_floating_point())
-    # in a stage that is frozen as a whole, the nodes count one by one, as in the whole model
+    # per node, so that a stage that is frozen as a whole has the same frozen modules as the whole model
     for part in (part for child in module.children() for top in find_frozen_modules(child) for part in top.modules()):
         part._is_frozen = True  # type: ignore[assignment]
     for name in idle & named.keys():
@@ -265,7 +265,7 @@ def checkpoint_activations(
     else:
         settings = {} if contexts is None else {"context_fn": contexts}
 
-        def forward_again(*inputs: Any, **named: Any) -> Any:  # `named` occurs inside a library's model
+        def forward_again(*inputs: Any, **named: Any) -> Any:  # a library's model passes arguments by name
             call = partial(forward, **named) if named else forward
             return checkpoint(call, *inputs, use_reentrant=False, preserve_rng_state=draws, **settings)
 

@@ -38,11 +38,11 @@ class Objective:
             for module, term in zip(self.modules, self.terms, strict=True)
         ]
         rows, parts = [module.items_per_row for module, *_ in self._calls], plan.layout.size("context")
-        # each rank of `context` has the whole of a value without positions, and adds its share to the sum over ranks
+        # every rank of `context` computes the whole loss of a value without positions, so it counts only as a share
         divided = [specs[term.input] != whole[term.input] for term in self.terms]
         self._shares = [1.0 if each else 1 / parts for each in divided]
         self._factors = torch.tensor(self._shares, dtype=torch.float64, device=device)
-        # divisor of each term per whole row, if it does not depend on the values
+        # each term's divisor per row of the batch; None if it depends on values
         known = [None if each is None else parts * share * each for share, each in zip(self._shares, rows, strict=True)]
         self.items_per_row = None if None in known else tuple(cast(list[float], known))
 
@@ -74,7 +74,7 @@ class Objective:
         number of rows without padding."""
         counts = [
             module.count(
-                None if target is None else values.get(target),  # a target computed by a node sets no count
+                None if target is None else values.get(target),  # None if a node computes the target
                 None if mask is None else values[mask],
                 row_weight,
                 num_rows,

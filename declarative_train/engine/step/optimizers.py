@@ -105,7 +105,7 @@ class Optimizers:
         """Yield (parameter, entry, value) for each entry of the optimizer state, such as `exp_avg`."""
         for name, parameter in self.parameters.items():
             for part in self._parts:
-                pack = getattr(part, "pack_state", None)  # of an optimizer whose state is not plain tensors
+                pack = getattr(part, "pack_state", None)  # defined by optimizers whose state is not plain tensors
                 packed = part.state.get(parameter, {}) if pack is None else pack(parameter)
                 for entry, value in packed.items():
                     yield name, entry, value
@@ -219,7 +219,7 @@ def _build(
 ) -> torch.optim.Optimizer:
     settings: list[dict[str, object]] = []
     for (lr_scale, weight_decay), names in by_setting.items():
-        by_mesh: dict[object, list[nn.Parameter]] = {}  # an operation takes DTensors of one mesh
+        by_mesh: dict[object, list[nn.Parameter]] = {}  # an operation accepts only DTensors of one mesh
         for name in names:
             by_mesh.setdefault(getattr(named[name], "device_mesh", None), []).append(named[name])
         for parameters in by_mesh.values():

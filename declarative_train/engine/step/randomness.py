@@ -30,7 +30,7 @@ class Randomness:
     def __init__(self, seed: int, key: tuple[int, ...], device: torch.device, *, needed: bool) -> None:
         self._key = mix(seed, *key)
         self._needed = needed
-        self._generators: list[Any] = [torch.default_generator]  # what has a `manual_seed`
+        self._generators: list[Any] = [torch.default_generator]  # objects with a method `manual_seed`
         self.add([device])
 
     def add(self, devices: Sequence[torch.device]) -> None:

@@ -97,7 +97,7 @@ def join_tensors(source: Tensors, made: Mapping[str, Sequence[PartPlan]]) -> Ten
         parts = made[name]
         if len(parts) == 1:
             return source.read(parts[0].name, first, last, dim)
-        assert dim == 0  # columns are those of a file
+        assert dim == 0  # only tensors of a file are read by columns
         return join_rows(source, parts, first, last)
 
     return Tensors(shapes, read)
@@ -154,7 +154,7 @@ def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, las
     rows. `source`: tensors of the file. If possible, only these rows are read."""
     found = []
     for part, a, b in _rows_of(parts, source.shapes, first, last):
-        if part.ones < 0:  # the only row is all of the file's tensor
+        if part.ones < 0:  # the file's tensor becomes a single row
             whole = source.read(part.name, None, None, 0)
             found.append(whole.reshape((1,) * -part.ones + whole.shape)[a:b])
             continue

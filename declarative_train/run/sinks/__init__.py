@@ -10,12 +10,12 @@ from typing import Any
 from declarative_train.core.machine import SINK_PACKAGES, extra_for
 from declarative_train.run.sink import Sink
 
-# Every run writes to these.
+# sinks of every run
 SINKS: dict[str, str] = {
     "console": "declarative_train.run.sinks.console.ConsoleSink",
     "jsonl": "declarative_train.run.sinks.jsonl.JsonlSink",
 }
-# And to those that `logging.sinks` names.
+# sinks that a recipe can choose with `logging.sinks`
 CHOICES: dict[str, str] = {
     "csv": "declarative_train.run.sinks.csv_table.CsvSink",
     "mlflow": "declarative_train.run.sinks.mlflow_server.MlflowSink",

@@ -34,7 +34,7 @@ class BackgroundSink(Sink):
         self._events: deque[Event] = deque()
         self._changed = threading.Condition()
         self._is_closing = False
-        self._num_asked, self._num_done = 0, 0  # flushes
+        self._num_asked, self._num_done = 0, 0  # calls of `flush`, and those that are done
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._work, name=type(self).__name__, daemon=True)
         self._thread.start()

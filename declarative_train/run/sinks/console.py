@@ -61,7 +61,7 @@ class ConsoleSink(Sink):
         self._bar: Bar | None = None
         self._started: RunStarted | None = None
         self._latest: StepDone | None = None
-        self._steps = deque[StepDone](maxlen=1000)  # the latest, if the plan predicted them
+        self._steps = deque[StepDone](maxlen=1000)  # the latest ones, if the plan has predictions
         self._evaluations: dict[str, float] = {}
         self._memory: MemoryMeasured | None = None
         self._columns: tuple[str, ...] = ()

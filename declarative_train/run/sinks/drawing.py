@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from declarative_train.run.event import SamplePrediction
 
-MOST_DRAWN = 40  # most classes of a matrix that is drawn: the cells of more would be too small
+MOST_DRAWN = 40  # matrices with more classes are not drawn: their cells would be too small
 INK, PAPER, LINE = (20, 20, 20), (255, 255, 255), (150, 150, 150)
 _RIGHT, _WRONG, _FULL = (20, 110, 50), (190, 30, 30), (8, 48, 107)
 _SIDE, _GAP, _TEXT = 480, 8, 20
@@ -59,7 +59,7 @@ def confusion_matrix(title: str, names: Sequence[str], table: Sequence[Sequence[
     for row, counts in enumerate(table):
         top, total = first + row * cell, max(1, sum(counts))
         draw.text((left - _GAP, top + cell // 2), shown[row], fill=INK, font=font, anchor="rm")
-        if draw.textlength(heads[row], font=font) <= cell:  # the order is that of the rows
+        if draw.textlength(heads[row], font=font) <= cell:  # if the name fits; columns are in the order of the rows
             draw.text((left + row * cell + cell // 2, first - _GAP), heads[row], fill=INK, font=font, anchor="ms")
         for column, count in enumerate(counts):
             at, dark = left + column * cell, count / total

@@ -29,7 +29,7 @@ from declarative_train.files.open_files import file_system, format_path
 from declarative_train.plan.checkpoint_files import CHECKPOINTS, OWNER
 
 PERIOD_S = 5.0
-SHARE = 10  # of the time, at least this many parts pass before a file that took one is copied again
+SHARE = 10  # a file is copied again after at least this many times the duration of its last copy
 UPLOADED = "uploaded.json"
 _LEFT_OUT = frozenset({CHECKPOINTS, "lock", OWNER, UPLOADED})
 _DIGITS = re.compile(r"-[0-9a-f]{6}$")
@@ -148,7 +148,7 @@ class Upload:
 
     def __init__(self, folder: Path, url: str) -> None:
         words = [sys.executable, "-P", "-m", __name__]
-        # a session of its own: Ctrl-C is for the run, whose last events are copied afterwards
+        # in its own session, because Ctrl-C must not end it before the run's last events are copied
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
         self._send({"folder": str(folder.absolute()), "url": url})
 
@@ -162,7 +162,7 @@ class Upload:
 
     def _send(self, message: dict[str, str]) -> None:
         assert self._process.stdin is not None
-        with suppress(OSError):  # it has failed, and said so
+        with suppress(OSError):  # it has failed and printed the reason
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
 

@@ -138,7 +138,7 @@ def open_place(
         lock.upload(run_dir, remote)
         notices += [*filter(None, [copied]), f"{run_dir} is copied to {format_path(remote)}"]
     warnings = (*(f"skipped: {reason}" for reason in skipped), *changed)
-    entry = None if found.entry is None else found.entry.without_files()  # it is sent to every node
+    entry = None if found.entry is None else found.entry.without_files()  # the entry is sent to every node
     return RunPlace(run_dir, entry, weights, tuple(notices), warnings, elsewhere)
 
 
@@ -258,7 +258,7 @@ def _time_of_next(runs: Path) -> str:
     So names stay in order even if this machine's clock is behind."""
     now = datetime.now()
     for path in runs.iterdir():
-        with suppress(ValueError):  # it is not named by its time
+        with suppress(ValueError):  # the folder's name does not begin with a time
             begun = datetime.strptime(path.name[:TIME_LENGTH], TIME)
             now = begun + timedelta(seconds=1) if begun > now else now
     return now.strftime(TIME)
