@@ -69,7 +69,8 @@ def compile_recipe(args: argparse.Namespace, *, plugins: bool) -> CompileResult:
 
 def report(compiled: CompileResult) -> None:
     """Print the diagnostics of a recipe on standard error, except those that the recipe ignores. If the file is a
-    fragment, print this."""
+    fragment, print that it is one.
+    """
     if (is_part := fragment_in_words(compiled.loaded)) is not None:
         print(f"dtrain: {is_part}", file=sys.stderr)
     if left := without_ignored(compiled):

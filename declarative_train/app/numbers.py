@@ -33,7 +33,7 @@ def _whole(text: str, least: int) -> int:
     except ValueError:
         value = least - 1
     if value < least:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from {least} on")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of {least} or more")
     return value
 
 

@@ -90,9 +90,9 @@ def hint_on_rest(command: str, rest: Sequence[str], words: Sequence[str] = ()) -
     if command not in OF_RECIPES:
         return None
     if os.path.isfile(first) and first.endswith(_YAML):
-        return f"one recipe at a time; `--with {first}` merges it over the recipe"
+        return f"give only one recipe; `--with {first}` merges it over the recipe"
     if os.path.exists(first):
-        return "one at a time"
+        return "give only one at a time"
     typed = re.fullmatch(r"(?:--?)?([A-Za-z][\w.-]*)(?:=(.*))?", first)
     if typed is None:
         return None

@@ -27,7 +27,7 @@ def num_microbatches(parallelism: Parallelism) -> int:
 
 def accumulation(training: Training, parallelism: Parallelism | None, layout: Layout) -> int | None:
     """Return the number of gradient accumulation steps. None if `parallelism` is None (not known yet), or if the global
-    batch cannot be divided evenly between ranks, microbatches and steps.
+    batch cannot be divided evenly between ranks, accumulation steps and microbatches.
     """
     if parallelism is None:
         return None

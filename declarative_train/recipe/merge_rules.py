@@ -107,7 +107,8 @@ def _may_be_together(short: Node, long: Node) -> bool:
 
 def _add_source_type(node: Mapping) -> Mapping:
     """Return the mapping of a data set, with `type: source` added if it has a `source` but no `type`. Merging replaces
-    a set whose type differs instead of merging it, so this set then replaces a set of the base that has no `source`.
+    a set of another type as a whole. With the added type, this set therefore replaces a set of the base that has no
+    `source`.
     """
     source = node.entry("source")
     if source is None or not _is_not_null(source.value) or node.entry("type") is not None:

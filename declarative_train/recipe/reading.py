@@ -127,8 +127,8 @@ def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> 
 
 
 def _find_home(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
-    """Return a help line that says where the key `name`, which the component `model` does not have, belongs. It names
-    the other types in the table `known` that have the key, else the section. None if there are none, or if the
+    """Return a help line that says where the unknown key `name` of the component `model` belongs. It names the other
+    types in the table `known` that have the key, else the section that has it. None if there are none, or if the
     component has a similar key `near`.
     """
     if near is not None:

@@ -50,9 +50,9 @@ def has_leading_zero(text: str) -> bool:
 
 
 def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> tuple[Piece, ...]:
-    """Return where the characters of `value` are in the text, as a row of pieces; () if `value` is identical to the
-    typed text. The value was typed from `start` to `end`, without quotes. `escapes`: whether the text may have escapes,
-    which begin with a backslash.
+    """Return the positions in the text of the characters of `value`, as pieces (`source/node.py`); () if `value` is
+    identical to the typed text. The value was typed from `start` to `end`, without quotes. `escapes`: whether the text
+    may have escapes, which begin with a backslash.
 
     YAML drops line breaks and indentation from the typed text. So each stretch of characters that it keeps is searched
     in `value`, from left to right.

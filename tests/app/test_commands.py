@@ -212,7 +212,7 @@ def test_plan_for_other_devices(tmp_path: Path, capsys: Captured) -> None:
     assert "+step on l4, estimated" in told(capsys, "plan", DDP, "--for", "2xl4", "--diff", str(saved), code=1)
     assert "--for needs a recipe" in told(capsys, "plan", str(saved), "--for", "l4", code=2)
     assert "did you mean `h100-sxm`?" in told(capsys, "plan", DDP, "--for", "h100-smx", code=1)
-    assert "is not like h100-sxm, 4xh100-sxm" in told(capsys, "plan", DDP, "--for", "0xl4", code=2)
+    assert "does not have the form h100-sxm, 4xh100-sxm" in told(capsys, "plan", DDP, "--for", "0xl4", code=2)
 
 
 def test_show_and_trace_of_a_recipe_that_leaves_the_mode_open(capsys: Captured) -> None:

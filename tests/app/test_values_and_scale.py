@@ -86,7 +86,7 @@ def test_scale_is_a_table_between_two_ends(capsys: Captured) -> None:
     text = capsys.readouterr().out
     rows = re.findall(r"^ *(\d+)  (single|ddp) .*$", text, re.MULTILINE)
     assert rows == [("1", "single"), ("2", "ddp"), ("8", "ddp")] or ("1", "single") in rows
-    assert "12 GPUs: they do not fill nodes of 8" in text
+    assert "12 GPUs: not a multiple of 8" in text
     assert "from full to no overlap" in text
     assert re.search(r"^ *2  ddp.*does not pay$", text, re.MULTILINE), text
 
@@ -140,7 +140,7 @@ def test_gpus_pay_by_each_doubling(seconds: float, said: str) -> None:
     ("words", "said"),
     [
         (["--scale", "1,2"], "add --for h100-sxm"),
-        (["--scale", "1,x"], "is not like 1,2,4,8"),
+        (["--scale", "1,x"], "is not a list of numbers such as 1,2,4,8"),
         (["--scale", "1,2", "--for", "h100-sxm", "--diff", MODES], "does not work with a saved plan"),
     ],
 )

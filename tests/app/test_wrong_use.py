@@ -50,14 +50,14 @@ predict RUN recipe.yaml                     2  the name of recipe.yaml does not 
 predict RUN plan.json                       2  the name of plan.json does not tell its format
 predict RUN folder                          2  folder is a folder without pictures
 predict RUN t.csv                           1  t.csv lacks 4 columns
-predict RUN t.csv --ranks 0                 2  0 is not a whole number from 1 on
-predict RUN t.csv --ranks two               2  two is not a whole number from 1 on
+predict RUN t.csv --ranks 0                 2  0 is not a whole number of 1 or more
+predict RUN t.csv --ranks two               2  two is not a whole number of 1 or more
 predict RUN t.csv -o a.xlsx                 2  the name does not say which format to write
 predict folder t.csv                        2  folder is not a run: there is no checkpoint in it
 evaluate plan.json                          2  plan.json is a file, and a run is a folder
 evaluate RUN t.csv                          2  pass new rows with an option: `--data t.csv`
 evaluate RUN --set tset                     2  has no set `tset`
-evaluate RUN --max some                     2  some is not a whole number from 0 on
+evaluate RUN --max some                     2  some is not a whole number of 0 or more
 evaluate RUN --data recipe.yaml             2  the name of recipe.yaml does not tell its format
 export recipe.yaml --to onnx                2  recipe.yaml is a file, and a run is a folder
 export RUN --to pickle                      2  invalid choice: 'pickle'
@@ -92,9 +92,9 @@ run recipe.yaml --lr=0.1                    2  `--set training.optimizer.lr=0.1`
 run recipe.yaml --batch-size 32             2  `--set training.global_batch_size=32`
 plan recipe.yaml training.steps=3           2  `--set training.steps=3`
 lint recipe.yaml --gpus 2                   2  `--set layout.gpus=2`
-run recipe.yaml plan.json                   2  one at a time
+run recipe.yaml plan.json                   2  give only one at a time
 run recipe.yaml other.yaml                  2  `--with other.yaml` merges it
-run recipe.yaml --max-steps many            2  many is not a whole number from 1 on
+run recipe.yaml --max-steps many            2  many is not a whole number of 1 or more
 run recipe.yaml --run-dir t.csv             3  t.csv is a file; help: set `--run-dir` to
 sweep recipe.yaml                           2  has no `sweep:` section
 """

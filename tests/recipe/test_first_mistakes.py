@@ -198,7 +198,7 @@ OF_TABLES = {
         "columns: [age, visits]",
         'columns: "*", drop: [churn]',
         "drop",
-        "some by `exclude`",
+        "`exclude` drops some",
         'columns: "*", exclude: [churn]',
     ),
     "pandas_drop_first": add_key(CATEGORY, ", drop_first: true", "`one_hot: true`"),

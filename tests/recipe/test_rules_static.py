@@ -78,7 +78,12 @@ PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
         ("parallelism: dp\nlayout: {nodes: 2, gpus_per_node: 2}", "P002", "cannot run on 2 nodes", "ddp"),
         ("parallelism: single\nlayout: {gpus: 4}", "P003", "single uses 1 of 4 GPUs", "ddp"),
         ("layout: {gpus: 4}", "P003", "parallelism is not set: single uses 1 of 4 GPUs", "ddp"),
-        ("parallelism: ddp\nlayout: {nodes: 4}", "P004", "4 nodes, but not how many GPUs each has", "gpus_per_node"),
+        (
+            "parallelism: ddp\nlayout: {nodes: 4}",
+            "P004",
+            "`layout` sets 4 nodes, but not the number of GPUs",
+            "gpus_per_node",
+        ),
         ("parallelism: ddp\nlayout: {gpus: [1, 1]}", "P005", "GPU 1 is listed twice", None),
         (
             PIPE.format("stages: 4, microbatches: 4", 2),
@@ -95,26 +100,26 @@ PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
         (
             PIPE.format("stages: 4, microbatches: 2, schedule: 1f1b", 4),
             "P007",
-            "1f1b needs at least 4, one for each stage; here: 2 microbatches",
+            "1f1b needs at least 4 microbatches, one for each stage, but there are 2",
             "set parallelism.pipeline.microbatches to 4",
         ),
         (
             PIPE.format("stages: 8, microbatches: 9, schedule: interleaved_1f1b", 4)
             + "training: {global_batch_size: 9}",
             "P007",
-            "a multiple of its 2 rounds over 4 ranks; here: 9 microbatches",
+            "a multiple of its 2 rounds over 4 ranks, but there are 9",
             "set parallelism.pipeline.microbatches to 8 or 10",
         ),
         (
             PIPE.format("stages: 3, microbatches: 3, cut_before: [logits]", 3),
             "P008",
-            "1 cut for 2 stages, not 3",
+            "1 cut makes 2 stages, but `stages` is 3",
             "name 2 nodes",
         ),
         (
             PIPE.format("stages: 2, microbatches: 2", 1),
             "P009",
-            "1 GPU is 1 pipeline of one rank each",
+            "1 GPU makes 1 pipeline of one rank",
             "layout.gpus to 2",
         ),
         (

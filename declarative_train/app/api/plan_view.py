@@ -83,7 +83,7 @@ class PlanView:
             except UnusablePlanError as error:
                 raise DtrainError(str(error), exit_code=RUN_FAILED) from None
         if max_steps is not None and max_steps < 1:
-            raise ValueError(f"max_steps is {max_steps}, and a run makes at least one step")
+            raise ValueError(f"max_steps is {max_steps}, but a run makes at least one step")
         origin = None if resume is None else os.fspath(resume)
         outcome = launch(plan, resume=origin, max_steps=max_steps, quiet=quiet, hosted=True)
         if outcome.code == EXIT_FAILED or outcome.run_dir is None:

@@ -46,7 +46,7 @@ def load(
     if isinstance(path, Mapping):
         return Recipe(STDIN_NAME, overrides(set, with_), _as_yaml(path))
     if not isinstance(path, str | os.PathLike):
-        message = f"a recipe is loaded from a path, and this is a {type(path).__name__}; help: `loads` reads its text"
+        message = f"a recipe is loaded from a path, not from a {type(path).__name__}; help: `loads` reads its text"
         raise DtrainError(message, exit_code=WRONG_USE)
     text = os.fspath(path)
     if (why := missing_file(text)) is not None:

@@ -98,9 +98,10 @@ class Run:
             return open_trained(self.folder, plugins=plugins)
 
     def module(self, *, device: str = "cpu") -> nn.Module:
-        """Return the trained model on a device, in evaluation mode, with the parameter names of the recipe. Its
-        arguments are the converted fields, by position. It returns a tuple of the values that losses and metrics read,
-        in the order of `Trained.plan.graph`. Raises DtrainError."""
+        """Return the trained model on a device, in evaluation mode, with the parameter names of the recipe. The model
+        takes the converted fields, by position, and returns a tuple of the values that losses and metrics read, in the
+        order of `Trained.plan.graph`. Raises DtrainError.
+        """
         with _convert_errors():
             return self.trained().module(device)
 

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def numbers_of_gpus(text: str) -> list[int]:
     if re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text) is None:
-        raise argparse.ArgumentTypeError(f"`{text}` is not like 1,2,4,8")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a list of numbers such as 1,2,4,8")
     return sorted({int(each) for each in text.split(",")})
 
 
@@ -59,7 +59,7 @@ def hardware_overrides(text: str) -> list[str]:
     """Return options for `--set` that select the hardware of `text`, such as `4xh100-sxm` (4 GPUs of this name)."""
     found = re.fullmatch(r"(?:(?:(?P<nodes>[1-9]\d*)x)?(?P<gpus>[1-9]\d*)x)?(?P<hardware>[A-Za-z][\w-]*)", text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"`{text}` is not like h100-sxm, 4xh100-sxm or 16x8xh100-sxm")
+        raise argparse.ArgumentTypeError(f"`{text}` does not have the form h100-sxm, 4xh100-sxm or 16x8xh100-sxm")
     overrides = [f"layout.hardware={found['hardware']}"]
     if found["nodes"] is not None:
         overrides += [f"layout.nodes={found['nodes']}", f"layout.gpus_per_node={found['gpus']}"]
@@ -150,7 +150,7 @@ def scale(args: argparse.Namespace) -> int:
     found = []
     for number in args.scale:
         if number > per_node and number % per_node:
-            found.append(ScalingRow(number, None, f"they do not fill nodes of {per_node}"))
+            found.append(ScalingRow(number, None, f"not a multiple of {per_node}, the GPUs of a node"))
             continue
         asked = {"set_": [*args.set_, *_for_gpus(number, per_node, mode)]}
         compiled = compile_recipe(argparse.Namespace(**vars(args) | asked), plugins=args.plugins)

@@ -66,9 +66,7 @@ def own_word(name: str, value: object) -> str:
 
 
 def with_mode(record: Record) -> Settings:
-    """Return the settings of a run with the mode that was used as the value of `parallelism`, which is `auto` in some
-    recipes.
-    """
+    """Return the settings of a run, with the mode that was used in place of `parallelism: auto`."""
     rest = {key: value for key, value in record.settings.items() if key not in ("parallelism", "parallelism.mode")}
     return {"parallelism": record.mode, **rest}
 
@@ -77,8 +75,8 @@ def metric_columns(records: Sequence[Record], wanted: Sequence[str] = ()) -> lis
     """Return the names of the metric columns of a table: all of `wanted`, then other values, up to MOST_METRICS
     columns.
 
-    Of the other values, those that at least half of the runs have come first. Among these, the order is: test, best
-    values, other sets, training; within a set, metrics come before losses.
+    The other values are sorted. First come values that are present in at least half of the runs. Among these, the order
+    is: test, best values, other sets, training; within a set, metrics come before losses.
     """
     counts: dict[str, int] = {}
     for record in records:

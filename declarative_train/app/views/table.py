@@ -27,9 +27,11 @@ def table(
     width: int | None = None,
     longest_word: int | None = None,
 ) -> str:
-    """Return rows as an aligned text below a header, each column as wide as its widest cell; columns whose index is in
-    `right` are aligned to the right. If the table is wider than `width`, text is broken in this order: the header after
-    `/`, the cells of the widest columns between words, words longer than `longest_word`, the header between words."""
+    """Return rows as an aligned text below a header. Columns whose index is in `right` are aligned to the right.
+
+    If the table is wider than `width`, lines are broken step by step until it fits: first the header after `/`, then
+    the cells of the widest columns between words, then words longer than `longest_word`, last the header between words.
+    """
     columns = list(zip(header, *rows, strict=True))
     widths, words = [max(map(len, column)) for column in columns], [0] * len(columns)
     if width is not None and sum(widths) + 2 * (len(widths) - 1) > width:

@@ -67,7 +67,7 @@ def half_a_layout(draft: Draft) -> Iterator[Diagnostic]:
     """
     layout = draft.layout
     if layout is not None and layout.nodes is not None and layout.gpus_per_node is None and layout.gpus is None:
-        message = f"{format_count(layout.num_nodes, 'node')}, but not how many GPUs each has"
+        message = f"`layout` sets {format_count(layout.num_nodes, 'node')}, but not the number of GPUs of each"
         yield error("P004", draft.span.key("layout.nodes"), message, "add `gpus_per_node: 8`", rests_on="all files")
 
 

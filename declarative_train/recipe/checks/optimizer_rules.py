@@ -130,11 +130,11 @@ def averaging_optimizer(draft: Draft) -> Iterator[Diagnostic]:
     optimizer, _, place = kept
     related = (Related(place, "it keeps an average of the weights"),)
     if training.ema is not None:
-        message = f"`{optimizer.type}` keeps an average already, and `ema` would average the weights of training"
+        message = f"`{optimizer.type}` already evaluates an average of the weights, so `ema` has no use"
         yield error("O020", draft.span("training.ema"), message, "remove `ema`", related)
     if training.lr_schedule is not None and training.lr_schedule.component.type != "constant":
-        message = f"the average of `{optimizer.type}` takes the place of a learning rate that falls"
-        hint = "write `type: constant`; `warmup` stays useful"
+        message = f"`{optimizer.type}` averages the weights instead of lowering the learning rate"
+        hint = "write `type: constant`; `warmup` may be kept"
         yield warning("O020", draft.span("training.lr_schedule"), message, hint, related)
     for span in () if draft.scope is None else _find_batch_norms(draft.scope):
         message = f"`{optimizer.type}` evaluates an average of the weights, for which batch norm has no statistics"

@@ -132,7 +132,7 @@ def pipeline_of_one(draft: Draft) -> Iterator[Diagnostic]:
         return
     pipelines = data_parallel_size(axes, layout)
     gpus = format_count(layout.num_gpus, "GPU")
-    message = f"{gpus} {'is' if layout.num_gpus == 1 else 'are'} {format_count(pipelines, 'pipeline')} of one rank each"
+    message = f"{gpus} {'makes' if layout.num_gpus == 1 else 'make'} {format_count(pipelines, 'pipeline')} of one rank"
     hint = f"set layout.gpus to {pipelines * axes.pipeline.stages}, or parallelism to " + (
         "single" if layout.num_gpus == 1 else "ddp"
     )
@@ -216,8 +216,7 @@ def reshard_does_not_divide(draft: Draft) -> Iterator[Diagnostic]:
     yield error(
         "P018",
         draft.span("parallelism.data.reshard"),
-        f"{number} neighbours, where {format_count(shards, 'rank')} {'shares' if shards == 1 else 'share'} a "
-        "parameter out",
+        f"`reshard` is {number}, which is not a proper divisor of the {format_count(shards, 'rank')} with a shard",
         f"set parallelism.data.reshard to {' or '.join([*fits, 'true'])}",
     )
 

@@ -76,13 +76,13 @@ def schedule_needs_microbatches(draft: Draft) -> Iterator[Diagnostic]:
         return
     made = f" ({steps} accumulation steps x {pipeline.microbatches})" if steps > 1 else ""
     rule = (
-        f"at least {pipeline.stages}, one for each stage"
+        f"at least {format_count(pipeline.stages, 'microbatch')}, one for each stage"
         if schedule.fills_first
         else f"a multiple of its {format_count(number // ranks, 'round')} over {ranks} ranks"
     )
     near = [max((each for each in fits if each < number), default=0), min(each for each in fits if each > number)]
     values = " or ".join(str(each) for each in near if each and each % steps == 0) or str(near[1])
-    message = f"{pipeline.schedule} needs {rule}; here: {format_count(number, 'microbatch')}{made}"
+    message = f"{pipeline.schedule} needs {rule}, but there {'is' if number == 1 else 'are'} {number}{made}"
     hint = f"set the total to {values}" if steps > 1 else f"set parallelism.pipeline.microbatches to {values}"
     yield error("P007", draft.span("parallelism.pipeline.microbatches"), message, hint)
 
@@ -111,7 +111,8 @@ def cut_count(draft: Draft) -> Iterator[Diagnostic]:
             )
     wanted = pipeline.stages - 1
     if len(cuts) != wanted:
-        message = f"{format_count(len(cuts), 'cut')} for {format_count(len(cuts) + 1, 'stage')}, not {pipeline.stages}"
+        made = f"{format_count(len(cuts), 'cut')} {'makes' if len(cuts) == 1 else 'make'}"
+        message = f"{made} {format_count(len(cuts) + 1, 'stage')}, but `stages` is {pipeline.stages}"
         more = f"set parallelism.pipeline.stages to {len(cuts) + 1}"
         hint = f"name {format_count(wanted, 'node')}, {more}, or remove cut_before"
         related = (Related(draft.span("parallelism.pipeline.stages"), format_count(pipeline.stages, "stage")),)

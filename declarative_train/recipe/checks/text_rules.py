@@ -110,6 +110,6 @@ def displaced_loss(document: Document) -> Iterator[Diagnostic]:
         return  # replacing several losses by one is intended; another rule reports both keys in one file
     for gone in document.dropped:
         if gone.path == _LOSSES and gone.reason == "alternative":
-            message = "these replace the `loss` of the base"
-            hint = "`losses: {loss: {}, ...}` keeps it as well; `loss: null` removes it explicitly"
+            message = "`losses` replaces the `loss` of the base"
+            hint = "`losses: {loss: {}, ...}` keeps it; `loss: null` removes it explicitly"
             yield warning("W017", gone.by, message, hint, (Related(gone.span, "the loss of the base"),))

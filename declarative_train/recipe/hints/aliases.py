@@ -273,7 +273,7 @@ NOTES = {  # keys that have no equivalent: what to write instead, or that this i
     "val_data": "sets are under `data.split`: `validation: {source: {...}}`",
     "test_data": "sets are under `data.split`: `test: {source: {...}}`",
     "requires_grad_": "under `model.parameters`: `NAME: {frozen: true}`",
-    "activation": "an activation is a node of its own behind it: `{type: relu}`",
+    "activation": "an activation is a node of its own, below this one: `{type: relu}`",
     **dict.fromkeys(("augment", "augmentation", "augmentations", "transform"), _TRANSFORMS),
     "bf16": "write `training.precision: bf16`",
     **dict.fromkeys(("cross_validation", "cv", "folds", "k_fold", "kfold", "n_splits", "num_folds"), _NO_FOLDS),
@@ -281,14 +281,14 @@ NOTES = {  # keys that have no equivalent: what to write instead, or that this i
     "fp16": "write `training.precision: fp16`",
     "gamma": "the factor of each step belongs to `lr_schedule: {type: step}`",
     "loggers": "`logging: {sinks: {tensorboard: {}, csv: {}, mlflow: {...}, wandb: {...}}}` sets where numbers go",
-    "layers": "a model is a `graph`, a mapping of names to nodes, each of which takes the one above: "
+    "layers": "a model is a `graph`, a mapping from names to nodes, each of which reads the one above: "
     "`graph: {hidden: {type: linear, ...}, act: {type: relu}}`",
     "lora": "under `model.parameters`: `SELECTOR: {adapter: {type: lora, rank: 8}}`",
-    "optimizers": "`optimizer` is the one of all parameters; some get another by `model.parameters`: "
+    "optimizers": "`optimizer` is for all parameters; `model.parameters` sets another one for some of them: "
     "`SELECTOR: {optimizer: {...}}`",
-    "parameters": "a loss acts on all that its `input` is computed from; `model.parameters` has settings of some",
+    "parameters": "a loss trains all parameters that its `input` depends on; `model.parameters` sets some differently",
     "params": "write its keys here, without `params`",
-    "vocabulary": "the values of the training rows, sorted, are numbered; an order of one's own is not built",
+    "vocabulary": "the values of the training rows are sorted and numbered; another order is not supported",
     "wandb": "write `logging: {sinks: {wandb: {project: ...}}}`",
 }
 FROM_THE_INPUT = frozenset({"in_channels", "in_dim", "in_features", "input_dim", "input_size", "normalized_shape"})
@@ -440,7 +440,7 @@ NOT_BUILT = {  # types that do not exist: what to do instead
     "cosineannealingwarmrestarts": "schedules with restarts are not built; `cosine` and `one_cycle` are the nearest",
     "qlora": "`{adapter: {type: lora}, storage: nf4}` is QLoRA",
     "huggingface": "write the rows as parquet or jsonl and use that source",
-    "sequential": "`model.graph` is a mapping of names to nodes, each of which takes the one above",
+    "sequential": "`model.graph` is a mapping from names to nodes, each of which reads the one above",
     **dict.fromkeys(("grucell", "lstmcell", "rnncell"), "the layers `gru`, `lstm`, `rnn` read whole sequences"),
     **dict.fromkeys(
         ("lamb", "lars"), "not built; `sgd` and `adamw` are the nearest, with `training.lr_schedule.warmup`"

@@ -108,8 +108,8 @@ class _Site:
 
     def follow_message(self) -> Iterator[Proposal]:
         """Yield the edits that the help of the diagnostic names, such as "write `gpus: 2`", "set layout.gpus to 2" or
-        "known: a, b". If the message names a node or field, also yield edits that replace the name of another one in
-        the recipe by this name.
+        "known: a, b". If the message names a node or field, also yield edits that write this name in place of that of
+        another node or field.
         """
         hint = self.diagnostic.help or ""
         for path, *values in _SETTING.findall(hint):

@@ -62,8 +62,9 @@ def _is_near(key: str) -> bool:
 
 
 def _find_recipe_name(root: Mapping) -> str:
-    """Return the name of the recipe from which the saved plan `root` was compiled; "referred to in it" if the plan
-    does not have it."""
+    """Return the name of the recipe from which the saved plan `root` was compiled, or "a recipe" if the plan does not
+    have it.
+    """
     texts = root.get("recipe")
     names = [f"`{entry.name}`" for entry in texts] if isinstance(texts, Mapping) else []
-    return names[0] if names else "referred to in it"
+    return names[0] if names else "a recipe"

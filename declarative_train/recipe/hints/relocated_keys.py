@@ -36,7 +36,7 @@ _PREPARED = (
     "a field prepares its numbers: `data.fields: {NAME: {column: ..., normalize: standard}}`; a transform changes "
     "images"
 )
-_WHOLE = "a model is a `graph` of nodes, of which a whole model may be one: `model.graph: {net: {type: resnet}}`"
+_WHOLE = "a model is a `graph` of nodes; one node may be a whole model: `model.graph: {net: {type: resnet}}`"
 _WIRED = "a node refers to its fields by `input: FIELD`; losses refer to nodes of the graph"
 _STAGES = "`{pipeline: {stages: 4, microbatches: 8}}`"
 _SHARED_OUT = (
@@ -166,7 +166,7 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # name of the section in messages ->
         **dict.fromkeys(("file", "files", "root", "format"), _SOURCE),
         **dict.fromkeys(("normalize", "mean", "std", "scale"), _PREPARED),
         "sample_packing": "`window: {length: 1024}` cuts a text into samples without padding",
-        "shuffle_buffer": "it is `data.shuffle_window`: samples mixed with each other, where files are read in blocks",
+        "shuffle_buffer": "its name here is `shuffle_window`: samples that are shuffled together in memory",
         "streaming": "rows are read when they are needed: remove it",
         "cache": "rows are read when they are needed: remove it",
     },
@@ -209,7 +209,7 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # name of the section in messages ->
         **dict.fromkeys(("fillna", "fill_value", "impute", "imputer"), "`missing: mean`, or `zero`, or a number"),
         **dict.fromkeys(("scaler", "scaling", "standardize"), "`normalize: standard`, or `minmax`"),
         **dict.fromkeys(
-            ("drop", "drop_columns"), 'columns that no field names are not read; of `columns: "*"` some by `exclude`'
+            ("drop", "drop_columns"), 'columns that no field names are not read; `exclude` drops some of `columns: "*"`'
         ),
         "clip": "expressions of the model clip: `small: clamp(numbers, -3, 3)`",
     },

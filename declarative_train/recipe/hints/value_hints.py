@@ -25,7 +25,7 @@ _NUMBERS = ("int_type", "int_from_float", "float_type")
 _ALL = ("all", "auto", "max", "-1")
 _ENDLESS = ("inf", "infinity", "infinite", ".inf", "-1")
 WORDS_FOR_VALUES: dict[str, dict[str, str]] = {  # key -> {value that other tools allow: hint}
-    "gpus": dict.fromkeys(_ALL, "write the number: `gpus: 2`; `dtrain doctor` counts them; the plan needs it"),
+    "gpus": dict.fromkeys(_ALL, "write the number: `gpus: 2`; the plan depends on it, and `dtrain doctor` shows it"),
     "gpus_per_node": dict.fromkeys(_ALL, "write the number of each node: `gpus_per_node: 8`"),
     "nodes": dict.fromkeys(_ALL, "write the number, `nodes: 4`, or a range, `nodes: 1..4`"),
     "global_batch_size": {
@@ -46,7 +46,7 @@ WORDS_FOR_VALUES: dict[str, dict[str, str]] = {  # key -> {value that other tool
         **dict.fromkeys(
             ("drop", "dropna"), "rows are left out by `on_bad_row: skip` under `data`, with `missing: error`"
         ),
-        **dict.fromkeys(("ffill", "bfill", "interpolate"), "fill them before; here `mean`, `zero` or a number"),
+        **dict.fromkeys(("ffill", "bfill", "interpolate"), "fill them in the file; here `mean`, `zero` or a number"),
     },
     "dtype": {
         **dict.fromkeys(("object", "str", "string", "category", "categorical"), "a column of words: `type: category`"),
@@ -57,7 +57,7 @@ WORDS_FOR_VALUES: dict[str, dict[str, str]] = {  # key -> {value that other tool
 _NO_BATCH = "`B` is the batch, and only allowed at the start of a shape"
 _FOR_THE_BATCH = {  # key -> hint
     "dim": "the batch cannot be selected: the first dimension of a sample is 1, the last is -1",
-    "dims": "in an order the batch is 0, and the first: [0, 2, 1]",
+    "dims": "an order of dimensions begins with the batch, 0: [0, 2, 1]",
     "shape": "this is a shape without the batch: remove it",
     "sizes": "these are the sizes that one dimension becomes: omit the batch",
 }

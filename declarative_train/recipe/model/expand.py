@@ -320,8 +320,8 @@ class _Expander:
     def _name_param(self, written: Mapping, field: str, span: Span) -> str | None:
         """Return the block parameter that sets the key `field` of a node in a shipped block; None if there is not
         exactly one. `written`: the keys of the node before rendering. `span`: span in the recipe of the value of
-        `field`. All parameters that come from a published model have the same span; then the template of the key
-        decides between them.
+        `field`. Several parameters have this span if they come from a published model; then the result is the one that
+        the key's template reads.
         """
         names = self._given.get(span, ())
         if len(names) > 1:

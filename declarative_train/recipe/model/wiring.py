@@ -378,11 +378,11 @@ class Wiring:
         self.diagnostics.append(cycle(places[0], way, places))
 
     def find_dead(self, used: Collection[str], readers: str) -> tuple[set[str], list[Diagnostic]]:
-        """Return the names of the unused nodes, and a diagnostic for each that is worth reporting.
+        """Return the names of the unused nodes, and a diagnostic for each that is worth reporting. A node is unused if
+        no node in `used` depends on it. `readers`: what could read the nodes, for messages.
 
-        A node is unused if no node in `used` depends on it. It is not reported if another node reads it (only the last
-        of several unused nodes is), or if a switched-off node depends on it, because another copy of the block may use
-        it. `readers`: what could read the nodes, for messages.
+        Two kinds of unused nodes are not reported: a node that another node reads, so that only the last of a chain is
+        reported; and a node on which a switched-off node depends, because another copy of the block may use it.
         """
         if not self.knows_all_readers:
             return set(), []

@@ -21,8 +21,9 @@ Mode = Literal["single", "ddp", "fsdp", "pipeline", "expert", "context", "tensor
 
 
 class DataAxes(Section):
-    """Axes whose ranks process different rows of a batch; their sizes are multiplied. The size `all` means all ranks
-    that the other axes do not use."""
+    """Axes whose ranks process different rows of a batch. A batch is divided into as many parts as the product of their
+    sizes. The size `all` means all ranks that the other axes do not use.
+    """
 
     replicate: Size | None = None
     """Number of copies of the model or, with `shard`, of all shards together. Gradients are averaged over the copies.

@@ -321,7 +321,7 @@ def test_a_recipe_is_loaded_from_its_sections(tmp_path: Path) -> None:
     assert "did you mean `training`" in str(found)
     assert [each.span.line for each in found if "trainig" in each.message] != [1]
     assert dt.load({"data": {"source": {"type": "csv", "path": tmp_path / "a.csv"}}}).text.count("a.csv") == 1
-    for wrong, why in ((3, "loaded from a path, and this is a int"), ({"x": object()}, "object is not a value")):
+    for wrong, why in ((3, "loaded from a path, not from a int"), ({"x": object()}, "object is not a value")):
         with pytest.raises(dt.DtrainError, match=why):
             dt.load(wrong)  # type: ignore[arg-type]
 

@@ -177,8 +177,8 @@ def test_the_average_is_the_same_in_every_mode(tmp_path: Path, mode: str) -> Non
 
 
 REFUSED = [
-    ({"training__ema": {"decay": 0.9}}, "`adamw_schedule_free` keeps an average already"),
-    ({"training__lr_schedule": {"type": "cosine"}}, "takes the place of a learning rate that falls"),
+    ({"training__ema": {"decay": 0.9}}, "`adamw_schedule_free` already evaluates an average"),
+    ({"training__lr_schedule": {"type": "cosine"}}, "instead of lowering the learning rate"),
     ({"model__graph__act": {"type": "batch_norm"}}, "for which batch norm has no statistics"),
 ]
 
