@@ -53,8 +53,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None:
-    """Return a hint if a word is written where a command is expected, but is no command, or if the version is asked for
-    in another way than `--version`; otherwise None. `words`: the arguments. `commands`: the names of the commands.
+    """Return a hint if the first word is not a command, or if the version is asked for in another way than `--version`;
+    otherwise None. `words`: the arguments. `commands`: the names of the commands.
     """
     first = next((word for word in words if not word.startswith("-")), None)
     if first is None or first in commands:

@@ -1,5 +1,6 @@
-"""Rules for merging recipes: short forms that are expanded before merging, default types, and keys that exclude each
-other."""
+"""Rules for merging recipes: short forms that are expanded before merging, default types, and pairs of keys that
+exclude each other.
+"""
 
 from __future__ import annotations
 

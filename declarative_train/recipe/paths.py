@@ -1,5 +1,5 @@
-"""Paths in a recipe, made absolute. A path is relative to the folder of the file that contains it; in an option
-`--set`, to the working directory.
+"""Paths in a recipe, made absolute. A path is relative to the folder of the file that contains it. In an option
+`--set`, it is relative to the working directory.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ _OF_SOURCES = ("path", "root", "folder")  # plugins use the last two
 
 
 class Paths(NamedTuple):
+    """Resolver of the paths in a recipe. `files`: paths of the recipe's files; a span in another path is that of an
+    option.
+    """
+
     files: frozenset[str]
 
     @classmethod

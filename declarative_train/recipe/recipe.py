@@ -38,6 +38,8 @@ class Weights(NamedTuple):
 
 
 class Model(NamedTuple):
+    """Section `model`, checked: its graph with blocks expanded, its entries of `parameters` and of `weights`."""
+
     scope: Scope
     rules: tuple[ParameterRule, ...]
     weights: tuple[Weights, ...]

@@ -205,8 +205,8 @@ def _is_free(path: Path) -> bool:
 
 
 def is_null(node: Node) -> bool:
-    """Return whether a node is a written `null` or `~`. A key without any value is no null: it is a mistake, which was
-    reported when the file was read.
+    """Return whether a node is a written `null` or `~`. For a key without any value it is False: that is a mistake,
+    which was reported when the file was read.
     """
     return isinstance(node, Scalar) and node.value is None and not node.is_empty
 

@@ -1,5 +1,6 @@
-"""First step of a plan as small tables: rows and outputs of each rank, its loss and its gradient, how the gradients are
-combined, and the update."""
+"""First step of a plan as small tables: the rows and outputs of each rank, its loss and gradient, the combination of
+the gradients, and the update.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 
 class Shown(NamedTuple):
+    """Table with a title. `right`: indices of the columns that are aligned to the right."""
+
     title: str
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]

@@ -1,4 +1,4 @@
-"""Rules about splits, targets that the model can see, and feature maps used as sequences.
+"""Rules about splits, about targets that the model can see, and about feature maps used as sequences.
 
 Each public function that returns diagnostics is one rule. Its docstring is the manual page of its diagnostic code.
 """

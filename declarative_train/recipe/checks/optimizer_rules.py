@@ -112,9 +112,9 @@ def averaging_optimizer(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: an optimizer that keeps an average of the weights (such as `adamw_schedule_free`), together with
            `training.ema`, an `lr_schedule` that is not constant, or a `batch_norm` layer.
-    Why:   evaluations and checkpoints use the average of the weights. With `ema` this average would be averaged again,
-           which has no use. The average replaces the decay of the learning rate. The running statistics of batch norm
-           belong to the weights before averaging, so they would be wrong for the average.
+    Why:   evaluations and checkpoints use the average of the weights, so a second average, `ema`, has no use. Averaging
+           replaces the decay of the learning rate. The running statistics of batch norm belong to the weights before
+           averaging, so they would be wrong for the average.
     Diff:
         training:
     -     optimizer: {type: adamw_schedule_free, lr: 0.003}
