@@ -45,7 +45,8 @@ def read(
         own, rest = node.only(own_keys), node.without(own_keys)
         inner = children_of(model)[model.inline].model
         children.take(model.inline, *read_component(inner, node, where, at, own_keys))
-        if children.diagnostics:  # an unknown type keeps keys of the base recipe, which are not mistakes
+        # A mapping of an unknown type replaces that of the base, so keys that it lacks are not reported.
+        if children.diagnostics:
             kind = rest.get("type")
             is_no_type = isinstance(kind, Scalar) and isinstance(kind.value, str) and kind.value not in table(inner)
             children.names += [

@@ -22,9 +22,9 @@ def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping,
     """Return the diagnostic `problem` with its span moved out of the file of the shipped block `block`, into the
     recipe.
 
-    `fields`: the keys of the node that uses the block. The new span is that of a key, if the text with the error reads
-    exactly one block parameter that this node sets; else it is `at`, the span of the node's `type`. A diagnostic in
-    another file is returned unchanged.
+    `fields`: the keys of the node that uses the block. `at`: span of this node's `type`. If the text with the error
+    reads exactly one block parameter that the node sets, the new span is that of its value; else it is `at`. A
+    diagnostic in another file is returned unchanged.
     """
     assert block.file is not None
     if problem.span.path != block.file.path:

@@ -264,7 +264,9 @@ class EntryReader:
         return LayerDraft(**common, layer=named)
 
     def _target(self, node: Mapping, at: Span) -> Edge | None:
-        """Return the reference under `reuse`, which names the node to call again; None if it is missing or wrong."""
+        """Return the reference under the key `node` of a `reuse` node, to the node that is called again. None if it is
+        missing or wrong; an error is then reported.
+        """
         others = [entry for entry in node if entry.name not in ("node", *RESERVED)]
         present = {entry.name for entry in node if entry.name != "type"}
         self.found += [

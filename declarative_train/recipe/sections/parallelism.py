@@ -53,7 +53,7 @@ class PipelineAxis(Section):
     schedule: Schedule = "1f1b"
     """Order in which a rank computes the forwards and backwards of its microbatches."""
     microbatches: Count
-    """Number of microbatches into which the rows of one accumulation step are divided."""
+    """Number of microbatches into which the rows of one pipeline and one accumulation step are divided."""
     cut_before: tuple[str, ...] | Literal["auto"] = "auto"
     """The first node of each stage except the first, such as [layers.4, layers.8]; auto: stages of equal cost."""
 
