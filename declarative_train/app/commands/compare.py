@@ -46,8 +46,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find_run(name: str, folder: str) -> Record | None:
-    """Return the run that `name` means: a run's folder, the newest run in a recipe's folder, or the one run in `folder`
-    whose name begins with or contains `name`. If there is no such run, print the reason and return None."""
+    """Return the run that `name` means: a run's folder, the newest run of a recipe (given by its name or folder), or
+    the only run in `folder` whose name begins with `name`, else contains it. If there is none, or several match, print
+    that and return None.
+    """
     from declarative_train.app.records.record import read_record
     from declarative_train.app.records.tables import runs_below
     from declarative_train.core.names import EVENTS

@@ -66,7 +66,7 @@ def own_word(name: str, value: object) -> str:
 
 
 def with_mode(record: Record) -> Settings:
-    """Return the settings of a run, with the mode that was used in place of `parallelism: auto`."""
+    """Return the settings of a run. `parallelism` in them is the mode that was used, even if the recipe has `auto`."""
     rest = {key: value for key, value in record.settings.items() if key not in ("parallelism", "parallelism.mode")}
     return {"parallelism": record.mode, **rest}
 

@@ -42,8 +42,8 @@ Proposal = tuple[Edit, ...]
 
 
 class _Entry(NamedTuple):
-    """Entry of a mapping in the text. `path`: keys from the root to this entry. `key`, `value`: (first, last) offsets
-    of the key and of the value in the text. `node`: the value. `parent`: the mapping.
+    """Entry of a mapping in the text. `path`: keys from the root to this entry. `key`, `value`: (start, end) offsets of
+    the key and of the value in the text. `node`: the value. `parent`: the mapping.
     """
 
     path: tuple[str, ...]
@@ -226,7 +226,9 @@ class _Site:
         return bool(self.text[self._line_start(entry.key[0]) : entry.key[0]].strip(" -"))
 
     def _remove(self, entry: _Entry) -> Edit | None:
-        """Return the edit that removes `entry` and everything below it; None if other text precedes it on its line."""
+        """Return the edit that removes `entry` and everything below it. None if the `-` of a list item precedes the
+        entry on its line, because the item would be damaged.
+        """
         start, end = entry.key[0], max(entry.value[1], entry.key[1])
         if self._is_flow(entry):
             if after := re.compile(r"[ \t]*,[ \t]*").match(self.text, end):

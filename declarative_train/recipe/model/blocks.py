@@ -113,7 +113,7 @@ def read_block(
     if diagnostics or not isinstance(graph, Mapping):
         return None, diagnostics
     selectors = parameters if isinstance(parameters, Mapping) else None
-    family: dict[str, BlockDefinition] = {}  # the blocks of one shipped file see each other
+    family: dict[str, BlockDefinition] = {}  # blocks of one shipped file can use each other
     family |= {name: replace(block, blocks=family, file=file) for name, block in blocks.items() if block is not None}
     block = BlockDefinition(key.text, key.span, params, ports, port_spans, graph, outputs, selectors, family, file)
     return block, list(_find_unused(key.text, node))

@@ -186,8 +186,8 @@ class Axes(Section):
         """Return the mesh for a number of GPUs; None if the sizes of the axes do not fit this number.
 
         The axes are ordered from the outermost to the innermost, by the traffic between their ranks: stages of the
-        pipeline (least), replicas, shards, experts, context, tensor (most). An axis of size `all` that gets one rank is
-        left out if there is another axis; so is `replicate` with one rank if there is an axis `shard`.
+        pipeline (least), replicas, shards, experts, context, tensor (most). Some axes of one rank are left out: an axis
+        of size `all` if there is an axis besides the data axes, and `replicate` if there is an axis `shard`.
         """
         if self.mode == "single":
             return ()
