@@ -1,6 +1,5 @@
-"""Planner: `compile` turns a recipe into a plan; `describe` and `summary` format a plan as text.
-
-These names are imported on first use, because the processes that train (ranks) use none of them."""
+"""Planner: `compile` turns a recipe into a plan; `describe` and `summary` format a plan as text. These names are
+imported on first use, because the ranks, the processes that train, use none of them."""
 
 from __future__ import annotations
 

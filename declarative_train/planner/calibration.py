@@ -1,5 +1,5 @@
-"""Calibration of the planner for one machine: a file, named by the recipe's key `layout.calibration`, with figures that
-were measured on the machine or fitted to measured steps. They replace the figures of data sheets and of
+"""Calibration of the planner for one machine: a file with figures that were measured on the machine or fitted to
+measured steps. The recipe's key `layout.calibration` names the file. Its figures replace those of data sheets and of
 `estimate/constants.py`."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROW_ERROR = (
 
 
 def write_calibration(path: Path, machine: Machine, how: str) -> None:
-    """Write a calibration file for a machine. `how`: a text on where the figures come from."""
+    """Write a calibration file for a machine. `how`: a text that says where the figures come from."""
     hardware = machine.hardware
     figures = {name: getattr(hardware, name) for name in FIGURES}
     figures["peak_flops"] = dict(hardware.peak_flops)
@@ -42,11 +42,11 @@ def read_calibration(path: Path) -> Machine:
 
 
 def calibrate_to_rows(machine: Machine, rows: Sequence[tuple[float, float]]) -> Machine:
-    """Return the machine with two constants fitted to measured steps: `scale`, by which predicted times are multiplied,
-    and `error`, the error that remains. `rows`: (predicted, measured) seconds of steps, predicted without `scale`.
+    """Return the machine with two constants fitted to measured steps: `scale` and `error`.
 
-    log(`scale`) is the median of log(measured / predicted), multiplied by the share of the variance that is due to the
-    machine's constants rather than to single rows."""
+    Predicted times are multiplied by `scale`; `error` is the error that remains. `rows`: (predicted, measured) seconds
+    of steps, predicted without `scale`. log(`scale`) is the median of log(measured / predicted), multiplied by the
+    share of the variance that is due to the machine's constants and not to single rows."""
     known = machine.constants.error
     ratios = [log(measured / predicted) for predicted, measured in rows]
     middle = median(ratios) * known**2 / (known**2 + ROW_ERROR**2 / len(rows))

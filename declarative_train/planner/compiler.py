@@ -1,5 +1,5 @@
-"""Compiler from recipe to plan. It calls the passes in order: describe the data, lower the graph, divide the batch,
-assign ranks, predict, sign the plan."""
+"""Compiler from recipe to plan. Its passes, in order: describe the data, lower the graph, divide the batch, assign
+ranks, predict memory and time, sign the plan."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ SCALE_ROWS = 2
 
 @contextmanager
 def _float32_is_default() -> Iterator[None]:
-    """Make float32 torch's default dtype within the `with` block, whatever default the caller has set."""
+    """Make float32 torch's default dtype within the `with` block, even if the caller has set another one."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -84,10 +84,10 @@ def _float32_is_default() -> Iterator[None]:
 def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
     recipe: Recipe, *, offline: bool = False, tracer: Tracer | None = None, traces_all: bool = False
 ) -> tuple[Plan | None, list[Diagnostic]]:
-    """Return (plan, or None if there is an error; diagnostics of all passes).
+    """Return the plan, or None if there is an error, and the diagnostics of all passes.
 
-    `offline`: do not read sources on other machines. If the recipe has such a source, there is no plan, and the checks
-    that need its columns are skipped. `tracer`: predicts the memory of a step by tracing the step; None: the memory is
+    `offline`: do not read sources on other machines. A recipe with such a source gets no plan, and the checks that
+    need its columns are skipped. `tracer`: predicts the memory of a step by tracing the step; None: the memory is
     computed from shapes. The tracer is used only if the result depends on the memory, or if `traces_all` is set."""
     waiting = unrun_plugins(recipe)
     inherited, found = inherit_fields(recipe, offline=offline)
@@ -151,8 +151,10 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
 @dataclass(frozen=True)
 class CompileContext:
     """Facts about a recipe that do not depend on its mode. They are computed once for all modes that `auto` tries.
+
     `by_length`: (share of the samples, lowered model) for each length bucket. `parameters`: None if the settings of a
-    parameter have an error. `tracer`: predicts the memory of a step; None: the memory is computed from shapes."""
+    parameter have an error. `tracer`: predicts the memory of a step by a trace; None: the memory is computed from
+    shapes."""
 
     data: DataSpec
     lowered: Lowered
@@ -167,10 +169,11 @@ class CompileContext:
 
 
 def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
-    """Return (the plan in the mode that `auto` chooses, or None if there is none; diagnostics). All candidates are
-    judged by estimates, whose scale is measured in one trace. Candidates for which the estimate is not exact enough
-    (`LayoutChoice.doubtful`) and the chosen one are traced; if the chosen one does not fit, the search continues. At
-    the time limit the search stops, and the plan lists the candidates that were not traced."""
+    """Return the plan in the mode that `auto` chooses, or None if there is no such mode, and diagnostics.
+
+    All candidates are judged by estimates, whose scale is measured in one trace. The chosen candidate is traced, and
+    so are candidates for which the estimate is not exact enough (`LayoutChoice.doubtful`). If the chosen one does not
+    fit, the search continues. At the time limit it stops, and the plan lists the candidates that were not traced."""
     assert site.parameters is not None
     target, tracer = target_of(recipe.layout), site.tracer
     judge = Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
@@ -227,7 +230,7 @@ def _find(verdicts: Sequence[LayoutVerdict], words: str) -> int:
 
 
 def _targets(recipe: Recipe) -> tuple[set[str], set[str]]:
-    """Return (names of all fields that are targets of losses, names of those targets that contain classes)."""
+    """Return two sets of field names: all fields that are targets of losses, and those of them that contain classes."""
     terms = [term for term in recipe.objective.losses.values() if term.target is not None]
     return {str(term.target) for term in terms}, {
         str(term.target) for term in terms if term.component.about == "classes"
@@ -235,8 +238,8 @@ def _targets(recipe: Recipe) -> tuple[set[str], set[str]]:
 
 
 def _try_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
-    """Compile `recipe`, whose mode is one candidate of `auto`. Return (the plan, or None if there is an error or its
-    memory is unknown; the errors that are due to this mode)."""
+    """Compile `recipe`, whose mode is one candidate of `auto`. Return the plan and the errors that are due to this
+    mode. The plan is None if there is an error or its memory is unknown."""
     plan, found = _make_plan(recipe, site, None)
     return (plan if plan is not None and plan.memory else None), _errors_of_mode(recipe, found)
 
@@ -250,7 +253,8 @@ def _make_plan(recipe: Recipe, site: CompileContext, choice: ChoicePlan | None) 
 
 
 def _errors_of_mode(recipe: Recipe, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Return the errors in `diagnostics` that are at the recipe's key `parallelism`: they are due to its mode."""
+    """Return the errors in `diagnostics` that point to the recipe's key `parallelism`, because these are due to the
+    mode."""
     places = (recipe.span("parallelism"), recipe.span("parallelism.pipeline"), recipe.span("parallelism.data"))
     return [each for each in diagnostics if each.is_error and each.span in places]
 
@@ -260,19 +264,17 @@ def _peak_bytes(plan: Plan) -> int:
 
 
 def _with_num_traced(plan: Plan | None, num_traced: int) -> Plan | None:
-    """Return the plan with `num_traced`, the number of traced candidates, in its choice. A plan without a choice, or
-    None, is returned as it is."""
+    """Return the plan with `num_traced`, the number of traced candidates, in its choice. If there is no plan or no
+    choice, return `plan` unchanged."""
     if plan is None or plan.choice is None:
         return plan
     return replace(plan, choice=replace(plan.choice, num_traced=num_traced))
 
 
 class ScaleCache:
-    """Cache of the scale of a model's memory estimates (`MemoryScale`). The scale is measured in a trace, one for each
-    pair of precision and recomputation policy.
-
-    The trace uses fsdp on all GPUs, so that `auto` need not trace this mode again. If the model cannot be sharded, it
-    is traced on one device."""
+    """Cache of the scale of a model's memory estimates (`MemoryScale`), measured once for each pair of precision and
+    recomputation policy. The scale comes from a trace with fsdp on all GPUs, so that `auto` need not trace this mode
+    again. A model that cannot be sharded is traced on one device."""
 
     def __init__(self, site: CompileContext) -> None:
         self._site = site
@@ -304,8 +306,8 @@ class ScaleCache:
 def _assemble(
     recipe: Recipe, site: CompileContext, batch: BatchSpec, choice: ChoicePlan | None
 ) -> tuple[Plan | None, list[Diagnostic]]:
-    """Run the passes that depend on the mode. Return (the plan, or None if there is an error; diagnostics). `choice`:
-    the choice of `auto`, which the plan records; None if the mode is not chosen by `auto`."""
+    """Run the passes that depend on the mode. Return the plan, or None if there is an error, and diagnostics.
+    `choice`: the choice of `auto`, which the plan records; None if the recipe sets the mode."""
     data, lowered, weights, parameters = site.data, site.lowered, site.weights, site.parameters
     diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(recipe, lowered, batch)]
     diagnostics += check_plugins(recipe, lowered, batch)
@@ -389,8 +391,8 @@ def _assemble(
 
 
 def _tokens_per_sample(lowered: Lowered, data: DataSpec) -> int | None:
-    """Return the length of the model's first input of token ids; with length buckets, the mean length. None if the
-    model has no such input."""
+    """Return the length of the model's first input of token ids, or None if the model has no such input. With length
+    buckets, return the mean length."""
     specs = lowered.graph.inputs.values()
     return next(
         (spec.shape[0] - tokens_saved(data) for spec in specs if spec.num_values is not None and len(spec.shape) == 1),

@@ -1,4 +1,4 @@
-"""Memory and step time in a plan, and the check whether the plan fits on the hardware."""
+"""Memory and step time for a plan, and the check whether the plan fits on the hardware."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from declarative_train.recipe.sections.parallelism import Auto
 
 
 def depends_on_memory(recipe: Recipe) -> bool:
-    """Return whether the result of compiling depends on the predicted memory: `parallelism: auto` chooses by it, or the
-    recipe names hardware on which the plan must fit."""
+    """Return whether the compiler's result depends on the predicted memory. It does if `parallelism: auto` chooses by
+    it, or if the recipe names hardware on which the plan must fit."""
     return recipe.layout.hardware is not None or isinstance(recipe.parallelism, Auto)
 
 
@@ -40,9 +40,9 @@ def with_estimates(
     scales: ScaleOf,
     by_length: Sequence[tuple[float, Graph]],
 ) -> tuple[Plan, list[Diagnostic]]:
-    """Return (the plan with its memory and its estimate, diagnostics). `choice`: the choice of `auto`, which already
-    checked the memory; else None. `scales`: function (recipe, model) -> memory scale, for plans that cannot be traced.
-    `by_length`: (share of the samples, graph) for each length bucket, the longest last."""
+    """Return the plan with its memory and its estimate, and diagnostics. `choice`: the choice of `auto`, which has
+    checked the memory; None without `auto`. `scales`: function (recipe, model) -> memory scale, for plans that cannot
+    be traced. `by_length`: (share of the samples, graph) for each length bucket, the longest last."""
     named = recipe.layout.hardware
     if tracer is None and named is None and choice is None and recipe.layout.calibration is None:
         return plan, []
@@ -88,9 +88,9 @@ def with_estimates(
 
 
 def add_training_set(rows: tuple[MemoryPlan, ...], data: DataSpec, target: Target) -> tuple[MemoryPlan, ...]:
-    """Return `rows` (the memory of a plan, one row for each kind of device) with the training set as a part of it,
-    where the memory of the GPU is known and has room for the set. (The run decides this again, from the memory that is
-    free at that time.)"""
+    """Return `rows`, the memory of a plan, with the training set added on devices whose memory has room for it. There
+    is one row for each kind of device. Nothing is added if the memory of the GPU is unknown. The run decides this
+    again, from the memory that is free at that time."""
     held, room = data.set(TRAINING).held_bytes, target.memory_bytes
     if target.hardware is None or room is None or not held or data.workers:
         return rows
@@ -107,14 +107,14 @@ def _not_traced(why: str, scale: MemoryScale | None) -> str:
 
 def _with_exact_memory(choice: ChoicePlan, memory_bytes: int) -> ChoicePlan:
     """Return the choice with `memory_bytes`, the memory of the finished plan, in the row of the chosen candidate. The
-    candidate's own memory was estimated with an upper bound for the microbatches that wait for their backward."""
+    row had an estimate, with an upper bound for the number of microbatches that wait for their backward."""
     taken = (replace(each, memory_bytes=memory_bytes) if each.verdict == TAKEN else each for each in choice.candidates)
     return replace(choice, candidates=tuple(taken))
 
 
 def suggest_changes(plan: Plan) -> list[str]:
-    """Return changes of the recipe, as text, with which a plan that is too large may fit; [] if there are none. They
-    have not been tried."""
+    """Return changes of the recipe, as text, with which a plan that is too large may fit. They have not been tried.
+    The list may be empty."""
     found = []
     if not plan.layout.is_sharded and plan.layout.pipeline is None:
         found.append("parallelism: auto, which looks for a mode that fits")

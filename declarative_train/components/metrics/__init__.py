@@ -1,6 +1,5 @@
 """Table of the metrics that a recipe can name. Evaluations compute all of them; those that are means can also be
-computed in training.
-"""
+computed in training."""
 
 from __future__ import annotations
 

@@ -29,8 +29,7 @@ Task = Literal["binary", "multiclass", "multilabel"]
 def task_of(given: Task | None, edges: MetricInputs) -> Task:
     """Return the task of a metric: `given` or, if it is None, the task that follows from the shapes. If input and
     target have the same shape, the task is multilabel for (B, K) with K > 1 labels, otherwise binary. If their shapes
-    differ, the task is multiclass: the input has one more dimension, the classes.
-    """
+    differ, the task is multiclass: the input has one more dimension, the classes."""
     if given is not None:
         return given
     shape = edges.input.shape
@@ -41,8 +40,7 @@ def task_of(given: Task | None, edges: MetricInputs) -> Task:
 
 def fits_task(type: str, task: Task, edges: MetricInputs, *, needs_bool_mask: bool = False) -> ShapeError | None:
     """Return a ShapeError if input, target and mask do not have the shapes and dtypes of the task, else None. `type`:
-    type of the metric. `needs_bool_mask`: the mask must be bool, because the metric cannot weight items.
-    """
+    type of the metric. `needs_bool_mask`: the mask must be bool, because the metric cannot weight items."""
     target, mask = edges.target, edges.mask
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
@@ -85,8 +83,7 @@ def idle_average(metric: Counted | Ranked, edges: MetricInputs) -> ShapeError | 
 
 def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNoItems, int]:
     """Return a converter from scores and targets to the items of a metric, and the number of classes or labels.
-    `task`: None means the task that follows from the shapes.
-    """
+    `task`: None means the task that follows from the shapes."""
     from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
 
     found = task_of(task, edges)
@@ -100,8 +97,7 @@ def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNo
 
 def probabilities_at_zero(metric: Metric, threshold: float, task: Task, edges: MetricInputs) -> ShapeError | None:
     """Return a warning if no possible score is below the threshold, so that all predictions are positive; else None.
-    The usual cause is a threshold of 0, the default, for scores that are probabilities.
-    """
+    The usual cause is a threshold of 0, the default, for scores that are probabilities."""
     interval = edges.input.interval
     if task == "multiclass" or interval is None or interval[0] < threshold or interval == (threshold, threshold):
         return None
@@ -111,8 +107,7 @@ def probabilities_at_zero(metric: Metric, threshold: float, task: Task, edges: M
 
 class Counted(Metric, ABC):
     """Base class of metrics that are ratios of counts. The function in `modules/items.py` that computes the ratio has
-    the name of the metric's `type`.
-    """
+    the name of the metric's `type`."""
 
     about: ClassVar[str] = "classes"
 
@@ -185,8 +180,7 @@ class Iou(Counted):
 
 class Ranked(Metric, ABC):
     """Base class of metrics that depend only on the order of the scores. The function in `modules/items.py` that
-    computes such a metric has the name of the metric's `type`.
-    """
+    computes such a metric has the name of the metric's `type`."""
 
     about: ClassVar[str] = "classes"
 
@@ -207,8 +201,7 @@ class Ranked(Metric, ABC):
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
         """Return whether the metric is undefined for a set of samples, because no positive can be compared with a
         negative. This is so if all targets are equal; with several labels, if all targets of each label are equal.
-        Always False with `average: micro`. `target`: the targets of the set, (N, *S).
-        """
+        Always False with `average: micro`. `target`: the targets of the set, (N, *S)."""
         if self.average == "micro":
             return False
         if target.ndim == 2 and self.task != "binary":
@@ -227,8 +220,7 @@ class Auroc(Ranked):
 
     If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of
     K labels). Otherwise the class dimension of the input has logits, and each class is compared with all others. The
-    result is exact, because all scores are stored until the end of the evaluation.
-    """
+    result is exact, because all scores are stored until the end of the evaluation."""
 
     type: Literal["auroc"] = "auroc"
 
@@ -239,7 +231,6 @@ class AveragePrecision(Ranked):
 
     If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of
     K labels). Otherwise the class dimension of the input has logits, and each class is compared with all others. The
-    result is exact, because all scores are stored until the end of the evaluation.
-    """
+    result is exact, because all scores are stored until the end of the evaluation."""
 
     type: Literal["average_precision"] = "average_precision"

@@ -43,8 +43,7 @@ class MeanOfErrors(ElementwiseMetric, ABC):
 
 class Mae(MeanOfErrors):
     """Mean absolute error over the elements of input and target. It has the unit of the target's column, before
-    `scale` and `normalize`.
-    """
+    `scale` and `normalize`."""
 
     type: Literal["mae"] = "mae"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "absolute"
@@ -54,8 +53,7 @@ class Mape(MeanOfErrors):
     """Mean absolute percentage error, as a fraction (0.1 is 10%): the mean of |input - target| / |target|.
 
     Both are in the unit of the target's column, before `scale` and `normalize`. Targets near 0 make the metric very
-    large.
-    """
+    large."""
 
     type: Literal["mape"] = "mape"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "relative"
@@ -63,8 +61,7 @@ class Mape(MeanOfErrors):
 
 class MseMetric(MeanOfErrors):
     """Mean squared error over the elements of input and target. It has the unit of the target's column, before `scale`
-    and `normalize`, squared.
-    """
+    and `normalize`, squared."""
 
     type: Literal["mse"] = "mse"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "squared"
@@ -87,8 +84,7 @@ class R2(ElementwiseMetric):
 
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
         """Return whether an output has the same target in all rows, so that there is no variance to explain. `target`:
-        the targets of a set of samples, (N, *S).
-        """
+        the targets of a set of samples, (N, *S)."""
         return bool((target == target[:1]).reshape(len(target), -1).all(0).any())
 
     def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:

@@ -21,8 +21,7 @@ class Accuracy(Metric):
     If input and target have the same shape, the input has binary scores, and an item is correct if its score is on the
     right side of `threshold`. With several labels per row, each label is one item (the result is 1 - the Hamming
     loss). If the shapes differ, the class dimension of the input has a score for each class, and an item is correct if
-    its target is the class with the highest score.
-    """
+    its target is the class with the highest score."""
 
     about: ClassVar[str] = "classes"
     is_mean: ClassVar[bool] = True
@@ -65,8 +64,7 @@ class Perplexity(Metric):
     """Exponential of the mean cross entropy of logits: the number of equally likely classes that would be as uncertain
     as the predictions.
 
-    Label smoothing and class weights of the loss are not used; ignored items are not counted.
-    """
+    Label smoothing and class weights of the loss are not used; ignored items are not counted."""
 
     about: ClassVar[str] = "classes"
     is_mean: ClassVar[bool] = True

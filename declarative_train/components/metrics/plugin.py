@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 class PluginMetric(PluginComponent, Metric):
     """Metric of a plugin. The user's class has one of two methods. `forward` returns a value per sample or per
-    element, and the metric is the mean of these values. `whole` gets all rows and returns the metric as one number.
-    """
+    element, and the metric is the mean of these values. `whole` gets all rows and returns the metric as one number."""
 
     higher_is_better: ClassVar[bool] = True
 
@@ -47,8 +46,7 @@ class PluginMetric(PluginComponent, Metric):
 
 def _items_of(metric: PluginMetric, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
     """Return the shape of the values that `forward` returns for one sample, or () for a metric with `whole`. Either
-    method is called on generated samples, so that its exceptions are found.
-    """
+    method is called on generated samples, so that its exceptions are found."""
     from declarative_train.components.losses.modules.plugin import try_forward
     from declarative_train.components.metrics.modules.plugin import number_of
 

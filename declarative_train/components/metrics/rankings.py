@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 class RankedRows(Metric, ABC):
     """Base class of metrics that are means over rows. The function in `modules/rankings.py` that computes the value of
-    each row has the name of the metric's `type`.
-    """
+    each row has the name of the metric's `type`."""
 
     about: ClassVar[str] = "classes"
     is_mean: ClassVar[bool] = True
@@ -80,8 +79,7 @@ class Lrap(RankedRows):
     """Label ranking average precision: the mean over rows of the average precision of a row's labels.
 
     For each positive label of a row, take the share of positives among the labels that score at least as high; the
-    mean of these shares is the value of the row. A row without positives or without negatives counts as 1.
-    """
+    mean of these shares is the value of the row. A row without positives or without negatives counts as 1."""
 
     type: Literal["lrap"] = "lrap"
 
@@ -89,8 +87,7 @@ class Lrap(RankedRows):
 class CoverageError(RankedRows):
     """Number of labels, counted from the highest score down, that include all positives of a row; the mean over rows.
 
-    The best value is the mean number of positives of a row.
-    """
+    The best value is the mean number of positives of a row."""
 
     higher_is_better: ClassVar[bool] = False
 
@@ -101,8 +98,7 @@ class RankingLoss(RankedRows):
     """Share of the pairs of a positive and a negative label of a row in which the negative label scores at least as
     high; the mean over rows.
 
-    A row without such pairs counts as 0.
-    """
+    A row without such pairs counts as 0."""
 
     higher_is_better: ClassVar[bool] = False
 
@@ -113,8 +109,7 @@ class RecallAtK(RankedRows):
     """Share of the positive labels of a row that are among its `k` highest scores; the mean over the rows with a
     positive label.
 
-    If each row has one class, `accuracy` with `top_k` is the same metric.
-    """
+    If each row has one class, `accuracy` with `top_k` is the same metric."""
 
     type: Literal["recall_at_k"] = "recall_at_k"
     k: int = Field(10, ge=1)
@@ -140,8 +135,7 @@ class Mcc(Metric):
     classes of different sizes.
 
     If input and target have the same shape, the input has binary scores, and all elements count together. Otherwise
-    the class dimension of the input has a score for each class.
-    """
+    the class dimension of the input has a score for each class."""
 
     about: ClassVar[str] = "classes"
 

@@ -1,5 +1,5 @@
-"""Candidates of `parallelism: auto`: the modes in which a recipe could run on its devices. They are in order of
-simplicity, simplest first: of equally fast modes, `auto` chooses the first."""
+"""Candidates of `parallelism: auto`: the modes in which a recipe could run on its devices. They are ordered from the
+simplest to the most complex, because `auto` chooses the first of equally fast modes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SCHEDULES: tuple[Schedule, ...] = (DEFAULT, *(name for name in get_args(Schedule
 class Candidate:
     """Mode that `auto` considers. `family`: name of a group of similar modes, such as `tensor` or `pipeline of 2`; the
     plan's table shows only the best mode of each family. `name`: name of this mode alone, such as `tensor 4 x fsdp 2`;
-    if it is "", the mode has the name of its family."""
+    "" if the mode has the name of its family."""
 
     parallelism: Parallelism
     family: str
@@ -54,7 +54,7 @@ class Candidate:
 
 def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
     """Yield the modes in which each rank computes whole layers: ddp, fsdp and pipelines, or `single` for one GPU.
-    `most_stages`: the largest number of pipeline stages (each stage needs a graph node with parameters)."""
+    `most_stages`: the largest possible number of pipeline stages (each stage needs a graph node with parameters)."""
     layout = recipe.layout
     if layout.num_gpus == 1:
         yield Candidate(Axes(), "single")
@@ -68,9 +68,9 @@ def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
 
 
 def list_divided(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
-    """Yield the modes in which the ranks of a machine divide layers (`tensor`), positions of a sequence (`context`) or
-    experts (`expert`). An axis that does not use all GPUs is combined with fsdp or ddp. `tensor` is also combined with
-    `context` or a pipeline. `most_stages`: the largest number of pipeline stages."""
+    """Yield the modes in which ranks divide layers (`tensor`), positions of a sequence (`context`) or experts
+    (`expert`). These ranks are on one machine. An axis that does not use all GPUs is combined with fsdp or ddp, and
+    `tensor` also with `context` or a pipeline. `most_stages`: the largest possible number of pipeline stages."""
     layout = recipe.layout
     sizes = divisors(layout.num_gpus_per_node, 2, MOST_DIVIDED)
     for size in sizes:
@@ -99,8 +99,8 @@ def _tensor_products(recipe: Recipe, size: int, most_stages: int) -> Iterator[Ca
 
 
 def _data_products(size: int) -> list[tuple[str, DataAxes | None]]:
-    """Return the data-parallel ways to use `size` ranks, fsdp and ddp, each as (suffix for the mode's name, axes). For
-    one rank, return the single pair ("", None)."""
+    """Return the data-parallel ways to use `size` ranks, fsdp and ddp, as pairs (suffix for the mode's name, axes).
+    For one rank, return the single pair ("", None)."""
     if size == 1:
         return [("", None)]
     return [(f" x fsdp {size}", DataAxes(shard=size)), (f" x ddp {size}", DataAxes(replicate=size))]
@@ -118,15 +118,14 @@ def _pipelines(recipe: Recipe, num_ranks: int, size: int, most_stages: int) -> I
 
 
 def _chunks(schedule: Schedule) -> int:
-    """Return the least number of stages per rank that a pipeline schedule needs."""
+    """Return the smallest number of stages per rank that a pipeline schedule needs."""
     return PIPELINE_SCHEDULES[schedule].stages_per_rank[0]
 
 
 def _microbatches(recipe: Recipe, num_ranks: int, size: int, fillings: Sequence[int]) -> list[int]:
-    """Return the numbers of microbatches to try for a pipeline of `num_ranks` ranks. `fillings`: the numbers of
-    microbatches per rank to aim at; each is rounded up to a number that divides the batch of one pipeline. `size`: the
-    number of data-parallel copies of the pipeline. If the recipe sets `microbatch_size`, only one number is
-    possible."""
+    """Return the numbers of microbatches to try for a pipeline of `num_ranks` ranks. `size`: number of data-parallel
+    copies of the pipeline. `fillings`: desired numbers of microbatches per rank; each is rounded up to a number that
+    divides the batch of one pipeline. If the recipe sets `microbatch_size`, only one number is possible."""
     training = recipe.training
     known = (size, training.microbatch_size or 1, training.gradient_accumulation_steps or 1)
     share, rest = divmod(training.global_batch_size, prod(known))
@@ -139,6 +138,6 @@ def _microbatches(recipe: Recipe, num_ranks: int, size: int, fillings: Sequence[
 
 
 def divisors(number: int, least: int, most: int) -> list[int]:
-    """Return the divisors of `number` from `least` to `most`. Only numbers in this range are tried, because `number`
-    may be large."""
+    """Return the divisors of `number` from `least` to `most`. The function tries only these, because `number` may be
+    large."""
     return [each for each in range(least, min(number, most) + 1) if number % each == 0]

@@ -1,14 +1,14 @@
 """Choice of a mode for `parallelism: auto`, and the reason for it.
 
-Every candidate is checked by the rules for its mode, by its memory, and by its predicted step time; the least time
+Every candidate is checked by the rules for its mode, by its memory, and by its predicted step time. The shortest time
 wins. Times that differ by less than a hundredth count as equal, because estimates are not more exact; then the simpler
 mode wins.
 
-The search is branch and bound. A candidate is excluded if parameters, gradients and optimizer state alone exceed the
-memory, if a trace (a step on tensors without memory) showed that it does not fit, or if its estimate exceeds the memory
-by more than the estimate's possible error. This error is smaller after a trace of a similar pipeline with another
-number of microbatches, which calibrates the estimate. Of the candidates that may fit, the fastest is traced. This is
-repeated until a traced candidate fits; no other can be faster."""
+The search is branch and bound. A candidate is excluded in three cases: parameters, gradients and optimizer state alone
+exceed the memory; a trace (a step on tensors without memory) showed that it does not fit; or its estimate exceeds the
+memory by more than the estimate's possible error. This error is smaller after a trace of a similar pipeline with
+another number of microbatches, which calibrates the estimate. Of the candidates that are left, the fastest is traced.
+This is repeated until a traced candidate fits; no other can be faster."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class LayoutChoice:
     """Result of `choose`: a chosen mode, a candidate to examine first, or only diagnostics if no mode is possible.
 
     `recipe`: the recipe with the chosen mode in place of `auto`, else None. `plan`: the choice and its reasons, as the
-    Plan stores them. `doubtful`: the candidate to trace first. `bounded`: the candidate whose step time to compute
-    first, because only a lower bound is known. `is_last_hope`: `doubtful` is the smallest candidate, and even this one
-    does not fit by its estimate."""
+    Plan stores them. `doubtful`: a candidate to trace before the choice. `is_last_hope`: no candidate fits by its
+    estimate, and `doubtful` is the smallest of them. `bounded`: a candidate whose step time must be computed before
+    the choice, because only a lower bound is known."""
 
     recipe: Recipe | None
     plan: ChoicePlan | None
@@ -59,16 +59,16 @@ def judge_divided(judge: Judge) -> list[LayoutVerdict]:
 
 
 def _count_stages(judge: Judge) -> int:
-    """Return the largest number of pipeline stages, which is the number of graph nodes with parameters."""
+    """Return the largest possible number of pipeline stages: the number of graph nodes with parameters."""
     return sum(bool(node.parameters) for node in judge.model.nodes.values())
 
 
 def choose(
     judge: Judge, verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], *, may_trace: bool
 ) -> LayoutChoice:
-    """Choose a candidate, or name one that must be examined first (see `LayoutChoice`). `verdicts`: the verdicts on all
-    candidates, from estimates alone. `known`: {name of a traced candidate: its memory in bytes}. `may_trace`: whether
-    the caller can still trace candidates."""
+    """Choose a candidate, or name one that must be examined first (see `LayoutChoice`). `verdicts`: the verdicts on
+    all candidates, from estimates alone. `known`: name of a traced candidate -> its memory in bytes. `may_trace`: the
+    caller can trace more candidates."""
     recipe, target = judge.recipe, judge.target
     verdicts, may_fit = [_apply_trace(each, known, target) for each in verdicts], _may_fit(verdicts, known, target)
     fitting = [each for each in verdicts if each.fits]
@@ -105,9 +105,9 @@ def _apply_trace(verdict: LayoutVerdict, known: Mapping[str, int], target: Targe
 def _may_fit(
     verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> Callable[[LayoutVerdict], bool]:
-    """Return a function that takes a verdict and returns whether its candidate may fit on the device, given the
-    possible error of its estimate. `verdicts`: the verdicts on all candidates, from estimates alone. `known`: {name of
-    a traced candidate: its memory in bytes}."""
+    """Return a function from a verdict to a bool: whether the candidate may fit on the device if its estimate is
+    wrong. The allowed error is smaller for candidates that are similar to a traced one. `verdicts`: the verdicts on
+    all candidates, from estimates alone. `known`: name of a traced candidate -> its memory in bytes."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for each in verdicts:
         kind, number = _kind(each)
@@ -127,8 +127,9 @@ def _may_fit(
 
 
 def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
-    """Return ((name of the candidate or of its family, pipeline schedule or ""), number of microbatches or 0).
-    Candidates whose inner pairs are equal have similar errors in their estimates."""
+    """Return (kind of a candidate, its number of microbatches or 0). Candidates of one kind have similar errors in
+    their estimates. The kind is a pair: the name of the candidate (or of its family), and its pipeline schedule or "".
+    """
     pipeline = each.candidate.parallelism.pipeline
     schedule, number = ("", 0) if pipeline is None else (pipeline.schedule, pipeline.microbatches)
     return (each.candidate.name or each.candidate.family, schedule), number
@@ -137,13 +138,14 @@ def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
 def _find_doubtful(
     promising: Sequence[LayoutVerdict], possible: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> LayoutVerdict | None:
-    """Return the verdict on the candidate to trace before a mode is chosen; None if no trace is needed. `promising`:
-    the candidates that may fit. `possible`: all candidates without an error. `known`: {name of a traced candidate: its
-    memory in bytes}.
+    """Return the verdict on the candidate to trace before a mode is chosen, or None if no trace is needed.
 
-    If no candidate may fit, the result is the smallest one that is not yet traced. Otherwise it is the fastest
-    promising one, if its estimate exceeds the memory. Otherwise it is the one with the least time, if a simpler
-    candidate would be chosen without it."""
+    If no candidate may fit, it is the smallest one that is not yet traced. Otherwise it is the fastest promising one,
+    if its estimate exceeds the memory. Otherwise it is the one with the shortest time, if a simpler one would be
+    chosen only because both times count as equal.
+
+    `promising`: the candidates that may fit. `possible`: all candidates without an error. `known`: name of a traced
+    candidate -> its memory in bytes."""
     if not promising:
         left = [each for each in possible if each.candidate.words not in known and target.holds(each.least_bytes)]
         return _smallest(left) if left else None
@@ -162,9 +164,9 @@ def _seconds(each: LayoutVerdict) -> float:
 
 
 def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iterator[str]:
-    """Yield the names of the candidates that do not fit by their estimate, but may fit, and that are faster than
-    `best`. The fastest comes first. `may_fit`: the candidates that may fit, given the possible error of their
-    estimates."""
+    """Yield the names of candidates that were not traced although they may fit and be faster than `best`, the fastest
+    first. By their estimates these candidates do not fit. `may_fit`: the candidates that may fit, given the possible
+    error of their estimates."""
     if best.step_s is None:
         return
     for each in sorted(may_fit, key=_seconds):
@@ -173,8 +175,8 @@ def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iter
 
 
 def fastest(fitting: Sequence[LayoutVerdict]) -> LayoutVerdict:
-    """Return the fastest candidate in `fitting`. If several are equally fast, return the first of them; if no time is
-    known, return the first candidate."""
+    """Return the fastest candidate in `fitting`, and the first of several equally fast ones. If no time is known,
+    return the first candidate."""
     least = min((each.step_s for each in fitting if each.step_s is not None), default=None)
     if least is None:
         return fitting[0]
@@ -192,8 +194,8 @@ def _nothing_left(recipe: Recipe, verdicts: Sequence[LayoutVerdict]) -> Diagnost
 
 
 def _too_large(judge: Judge, possible: Sequence[LayoutVerdict]) -> Diagnostic:
-    """Return the diagnostic that no candidate fits. It is an error if the memory of the GPU is known, else a warning,
-    because the run may be meant for another machine. `possible`: all candidates without an error."""
+    """Return the diagnostic that no candidate fits. `possible`: all candidates without an error. It is an error if the
+    memory of the GPU is known. Otherwise it is a warning, because the run may be meant for another machine."""
     least, memory = _smallest(possible), judge.target.memory_bytes
     assert memory is not None, "all fit, since the memory is unknown"
     is_certain = judge.target.hardware is not None
@@ -208,8 +210,8 @@ def _choice(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict], target: Targ
 
 
 def _best_of_families(verdicts: Iterable[LayoutVerdict], best: LayoutVerdict) -> list[LayoutVerdict]:
-    """Return one verdict for each family, in the order of the candidates. For the family of the chosen candidate it is
-    `best`. For each other family it is the fastest candidate that fits, or the smallest one if none fits."""
+    """Return one verdict for each family, in the order of the candidates. For the family of the chosen candidate, it
+    is `best`. For another family, it is the fastest candidate that fits, or the smallest one if none fits."""
     families: dict[str, list[LayoutVerdict]] = {}
     for each in verdicts:
         families.setdefault(each.candidate.family, []).append(each)
@@ -240,8 +242,7 @@ def _row(each: LayoutVerdict, best: LayoutVerdict, target: Target) -> CandidateP
 
 
 def _reason(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict]) -> str:
-    """Return one sentence for the plan that explains why `best` was chosen. `verdicts`: the verdicts on all
-    candidates."""
+    """Return a sentence for the plan on why `best` was chosen. `verdicts`: the verdicts on all candidates."""
     name, fitting = best.candidate.words, [each for each in verdicts if each.fits]
     if len(verdicts) == 1:
         return f"{name}: there is only one device"
@@ -266,8 +267,8 @@ def _compare_others(best: LayoutVerdict, others: Sequence[LayoutVerdict]) -> lis
 
 
 def _explain_skipped(simpler: Sequence[LayoutVerdict]) -> list[str]:
-    """Return why candidates simpler than the chosen one were not chosen: one sentence on the first that does not fit,
-    and one on the first that was rejected with an error; [] if there is neither."""
+    """Return sentences that say why candidates simpler than the chosen one were not chosen; [] if there are none.
+    There is one sentence on the first that does not fit, and one on the first that was rejected with an error."""
     refused = next((each for each in simpler if each.refusal is not None), None)
     large = next((each for each in simpler if each.refusal is None and not each.fits), None)
     reasons = [] if large is None else [f"{large.candidate.family} does not fit"]

@@ -1,5 +1,5 @@
-"""Hints for a model that does not fit in any mode. One or two values of the recipe are changed, and the changed recipe
-is judged like the original."""
+"""Hints for a model that does not fit in any mode: one or two values of the recipe are changed, and the result is
+judged like the original."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ FACTORS = (2, 4, 8, 16, 32, 64)  # of the GPUs
 
 
 def hints(judge: Judge) -> list[str]:
-    """Return a few changes of the recipe, as text, each of which would make the model fit; [] if none was found."""
+    """Return a few changes of the recipe, as text; with each of them the model would fit. The list is empty if none
+    was found."""
     found: list[str] = []
     for way, recipe in _variants(judge.recipe):
         target = target_of(recipe.layout)
@@ -62,7 +63,7 @@ def _variants(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
 
 def _most_accumulation(recipe: Recipe) -> int | None:
     """Return the number of accumulation steps with which each GPU computes one sample at a time. Return None if the
-    recipe already has as many, or if the batch does not divide evenly over the GPUs."""
+    recipe already has that number, or if the batch does not divide evenly over the GPUs."""
     share, rest = divmod(recipe.training.global_batch_size, recipe.layout.num_gpus)
     return share if not rest and share > (recipe.training.gradient_accumulation_steps or 1) else None
 

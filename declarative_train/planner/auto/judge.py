@@ -1,5 +1,4 @@
-"""Judgement of one candidate of `auto`: the error that excludes it, or its memory and step time. No plan is
-compiled."""
+"""Judgement of one candidate of `auto`: the error that excludes it, or its memory and step time. No plan is made."""
 
 from __future__ import annotations
 
@@ -48,10 +47,9 @@ Cut = tuple[Stages | None, list[Diagnostic], tuple[WireBytes, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LayoutVerdict:
-    """Verdict on a candidate, from estimates. `refusal`: the error that `dtrain lint` would report for this mode, or
-    None; if there is an error, the other fields keep their defaults. `memory_bytes`: memory of a step. `least_bytes`:
-    the part of it that every step needs. `step_s`: seconds of a step, None if unknown. `is_least`: `step_s` is only a
-    lower bound."""
+    """Verdict on a candidate, from estimates. `refusal`: the error that `dtrain lint` would report for this mode; then
+    the other fields keep their defaults. `memory_bytes`: memory of a step. `least_bytes`: the part of it that every
+    step needs. `step_s`: seconds of a step, None if unknown. `is_least`: `step_s` is only a lower bound."""
 
     candidate: Candidate
     refusal: Diagnostic | None = None
@@ -64,10 +62,11 @@ class LayoutVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Judge of the candidates of one recipe: the facts that all of them share, and two caches. `settings`: keyword
-    arguments of `model_facts`. `cuts`: cache of pipeline stages; a key is (number of stages, whether the schedule
-    splits the backward). `divided`: cache of the facts about one rank's part of the model; a key has the sizes of
-    `tensor`, `context` and `expert`, and the value is None if these divide nothing."""
+    """Judge of the candidates of one recipe: the facts that all of them share, and two caches.
+
+    `settings`: keyword arguments of `model_facts`. `cuts`: cache of pipeline stages; a key is (number of stages,
+    whether the schedule splits the backward). `divided`: cache of the facts about one rank's part of the model; a key
+    is the sizes of `tensor`, `context` and `expert`, a value None if these axes divide nothing."""
 
     recipe: Recipe
     lowered: Lowered
@@ -128,9 +127,9 @@ class Judge:
         return LayoutVerdict(candidate, None, needed, step_s, self.target.holds(needed), least)
 
     def verdict_of_divided(self, candidate: Candidate, *, is_exact: bool = False) -> LayoutVerdict | None:
-        """Return the verdict on a candidate whose ranks divide layers, experts or positions; None if the recipe has an
-        error in this mode, or nothing in the model can be divided in this way. The step time of divided layers is only
-        a lower bound, unless `is_exact` is set: then their kernels are traced."""
+        """Return the verdict on a candidate whose ranks divide layers, experts or positions. Return None if the recipe
+        has an error in this mode, or if nothing in the model can be divided in this way. The step time of divided
+        layers is only a lower bound. With `is_exact`, their kernels are traced, and the time is exact."""
         recipe = self.recipe._replace(parallelism=candidate.parallelism)
         if any(each.is_error for each in findings(recipe)):
             return None
@@ -151,8 +150,8 @@ class Judge:
         return LayoutVerdict(candidate, None, needed, step_s, fits, least, is_least)
 
     def _model_of_rank(self, recipe: Recipe, batch: BatchSpec) -> ModelFacts | None:
-        """Return facts about the part of the model that one rank computes if the axes `tensor`, `context` and `expert`
-        divide it; None if they divide nothing, or the division is an error."""
+        """Return facts about the part of the model that one rank of the axes `tensor`, `context` and `expert`
+        computes. Return None if these axes divide nothing, or if the division is an error."""
         mesh = recipe.mode.mesh(recipe.layout.num_gpus)
         assert mesh is not None, "P001 comes first"
         key = tuple(size_of(mesh, name) for name in ("tensor", "context", "expert"))

@@ -1,4 +1,4 @@
-"""Hardware for which `auto` chooses: the hardware that the recipe names, otherwise that of this machine."""
+"""Hardware for which `auto` chooses: that of the recipe or, if the recipe names none, that of this machine."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ DRIVER = Path(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Machine for which `auto` chooses a mode. `memory_bytes`: usable memory of one device; None if it is unknown, and
-    then every candidate fits. `assumptions`: texts for the plan on what is assumed or unknown."""
+    """Machine for which `auto` chooses a mode. `memory_bytes`: usable memory of one device; None if it is unknown, so
+    that every candidate fits. `assumptions`: texts for the plan about what is assumed or unknown."""
 
     machine: Machine | None
     memory_bytes: int | None
@@ -102,7 +102,7 @@ def memory_here() -> int:
 
 
 def gpu_here(number: int) -> str | None:
-    """Return the name of this machine's first GPU as its driver reports it; None if torch finds fewer than `number`
+    """Return the name of this machine's first GPU as its driver reports it, or None if torch finds fewer than `number`
     GPUs."""
     import torch
 

@@ -4,8 +4,7 @@ Figures of each kind of device (peak, bandwidths, the part of the peak that larg
 `components/hardware`. A calibration replaces constants and figures by those of one machine (`planner/calibration.py`).
 
 Constants marked "Fitted" were fitted to 390 of 774 published step times of GPT models on A100s (chosen with seed 0), by
-`python -m tests.planner.fit`; the errors on the other 384 are in docs/planner.md.
-"""
+`python -m tests.planner.fit`; the errors on the other 384 are in docs/planner.md."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ class Constants:
     scale                  factor for predicted times: measured / predicted time in a calibration; 1 without a
                            calibration
     error                  largest |ln(measured / predicted)| among the best 90 of 100 predictions: for published steps
-                           on H100s, or for the steps of a calibration
-    """
+                           on H100s, or for the steps of a calibration"""
 
     product_ramp_s: float = 46e-6
     attention_efficiency: float = 0.6

@@ -1,7 +1,5 @@
-"""Time to make the batches of a step, by gathering rows from memory and by reading and decoding pictures.
-
-Batches are made while the previous step computes. So a step waits for its batches only if making them takes longer than
-the rest of the step."""
+"""Time to make the batches of a step: to gather rows from memory, and to read and decode pictures. Batches are made
+while the previous step computes. So a step waits for its batches only if they take longer than the rest of the step."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ MOST_BYTES = 4  # of a value, before a cast
 
 
 def data_s(data: DataSpec, batch: BatchSpec, constants: Constants) -> float:
-    """Return the seconds in which the data workers of one rank (`data.workers` processes, or one thread) make the
-    samples of a step."""
+    """Return the seconds in which the data workers of one rank make the samples of a step. Without `data.workers`,
+    there is one thread."""
     gathered_s = decoded_s = 0.0
     for field in data.fields:
         size = prod(field.tensor.shape)

@@ -25,7 +25,7 @@ def estimate(
     data_s: float,
 ) -> EstimatePlan:
     """Return the estimate of a plan. `memory_bytes`: memory of the device that needs most. `data_s`: seconds to make
-    the batches of a step; the step waits if its computation and communication take less."""
+    the batches of a step. If they exceed the seconds of computation and communication, the step waits for the rest."""
     time = step_time(model, placement, machine)
     if time is not None:
         time = replace(time, waiting_s=max(0.0, data_s - time.total_s))
@@ -53,8 +53,8 @@ def estimate(
 
 
 def mean_estimate(parts: Iterable[tuple[float, EstimatePlan]]) -> EstimatePlan:
-    """Return the mean of the estimates for several lengths of samples (length buckets). `parts`: (share of the samples,
-    estimate) for each length, the longest last. The memory is that of the longest samples."""
+    """Return the mean of the estimates for several lengths of samples (length buckets), with the memory of the longest
+    samples. `parts`: (share of the samples, estimate) for each length, the longest last."""
     pairs = list(parts)
     longest = pairs[-1][1]
     if len(pairs) == 1 or longest.step_s is None:

@@ -1,9 +1,9 @@
 """Kernels of a model: for each node, the operations that torch runs in its forward and backward, with their arithmetic
 and memory traffic.
 
-Each different layer and expression is run with two numbers of rows on tensors without memory. Arithmetic and traffic
-are linear in the number of rows, so two runs determine them. Views start no kernel. Attention counts as one fused
-kernel, as on GPUs; causal attention computes half of the products."""
+Each different layer or expression is run twice on tensors without memory, with two numbers of rows. Arithmetic and
+traffic are linear in the number of rows, so two runs determine them. Views start no kernel. Attention counts as one
+fused kernel, as on GPUs; causal attention computes half of the products."""
 
 from __future__ import annotations
 
@@ -45,10 +45,12 @@ _NO_KERNEL = ("empty", "new_empty", "_unsafe_view", "lift_fresh")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernels:
-    """Kernels of one forward or backward pass through a part of the model, as arrays with one entry for each kernel.
-    For n rows, the floating-point operations are `flops @ (1, n)` and the bytes read and written are `moved @ (1, n)`.
-    `kind`: MEMORY, PRODUCT, ATTENTION, ... `calls`: how often the kernel starts (in a recurrent layer, once for each
-    position). For a kernel of kind MEMORY, `flops` is the number of random numbers that it draws."""
+    """Kernels of one forward or backward through a part of the model, as arrays with one entry for each kernel.
+
+    For n rows, the number of floating-point operations is `flops @ (1, n)`, and the number of bytes read and written
+    is `moved @ (1, n)`. `kind`: MEMORY, PRODUCT, ATTENTION, ... For a kernel of kind MEMORY, `flops` is the number of
+    random numbers that it draws. `calls`: how often the kernel starts (in a recurrent layer, once for each position).
+    """
 
     flops: np.ndarray
     moved: np.ndarray
@@ -66,7 +68,7 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeKernels:
-    """Kernels of a node, in its forward and in its backward. Equal nodes share one object."""
+    """Kernels of a node in the forward and in the backward. Equal nodes share one object."""
 
     forward: Kernels
     backward: Kernels
@@ -75,8 +77,9 @@ class NodeKernels:
 def kernels_of(
     graph: Graph, parameters: Sequence[ParameterPlan], works: Mapping[str, tuple[Work, ...]], precision: str
 ) -> dict[str, NodeKernels]:
-    """Trace the nodes of a graph and return {node: its kernels}. `works`: {node: the arithmetic and traffic of its
-    layers, from shapes}; used for layers that cannot be traced, such as those of plugins."""
+    """Trace the nodes of a graph, and return a dict from node name to kernels. `works`: node name -> arithmetic and
+    traffic of its layers, computed from shapes. They are used for layers that cannot be traced, such as those of
+    plugins."""
     stored = {item.name: item for item in parameters if item.storage is not None}
 
     def measure(
@@ -109,7 +112,7 @@ def kernels_of(
 
 
 def divide_kernels(kernels: NodeKernels, size: int) -> NodeKernels:
-    """Return the kernels that one rank runs for a node if `size` ranks divide each of its kernels equally."""
+    """Return the kernels that one rank runs for a node if `size` ranks divide each of the given kernels equally."""
     return NodeKernels(
         *(
             Kernels(each.flops / size, each.moved / size, each.kind, each.calls / size)
@@ -119,9 +122,9 @@ def divide_kernels(kernels: NodeKernels, size: int) -> NodeKernels:
 
 
 def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int, width: int) -> NodeKernels:
-    """Return the kernels of a node, with a kernel added for each collective in `sums`. `size`: number of ranks that
+    """Return the kernels of a node and one more kernel for each collective in `sums`. `size`: number of ranks that
     take part. `width`: bytes that a ring sends per element (for an all-reduce, twice the size of the dtype). If the
-    ranks are on several nodes of `devices_per_node` devices, all network adapters of a node are used."""
+    ranks are on several nodes of `devices_per_node` devices, they use all network adapters of a node."""
     is_far = size > devices_per_node
     share = (size - 1) / size * width / (devices_per_node if is_far else 1)
 
@@ -136,8 +139,8 @@ def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int
 
 @lru_cache(maxsize=256)
 def unpacking(storage: StorageName, shape: tuple[int, ...], precision: str) -> NodeKernels:
-    """Return the kernels that unpack a weight which is stored in fewer bits (`storage`), once in the forward and once
-    in the backward. `shape`: rows and columns of the weight."""
+    """Return the kernels that unpack a weight stored in fewer bits, once in the forward and once in the backward.
+    `storage`: the number format. `shape`: rows and columns of the weight."""
     rows, columns = shape
     with without_memory(nn.Identity()):
         packed = torch.empty(rows, row_bytes(storage, columns), dtype=torch.uint8)
@@ -150,8 +153,8 @@ def unpacking(storage: StorageName, shape: tuple[int, ...], precision: str) -> N
 
 @lru_cache(maxsize=4096)
 def _from_work(work: Work, precision: str) -> NodeKernels:
-    """Return kernels for a layer that was not traced, with the arithmetic and memory traffic that follow from its
-    shapes (`work`): one kernel in the forward and two in the backward."""
+    """Return kernels for a layer that was not traced: one in the forward and two in the backward. `work`: arithmetic
+    and memory traffic, computed from the shapes of the layer."""
     width = torch.finfo(DTYPES[precision]).bits // 8
     moved = [width * work.parameters, width * work.elements]
     kind = PRODUCT if work.forward else MEMORY
@@ -173,7 +176,7 @@ def _leaf(
     trained: tuple[str, ...],
     precision: str,
 ) -> NodeKernels | None:
-    """Trace one layer or expression and return its kernels; None if it cannot be traced. `text`: the layer's component
+    """Trace one layer or expression. Return its kernels, or None if it cannot be traced. `text`: the layer's component
     as JSON, or the expression. `specs`: its inputs, as (name, spec). `graded`: (name of an input, whether it needs a
     gradient). `trained`: names of the layer's parameters that are trained."""
     try:
@@ -242,7 +245,7 @@ def _example(spec: TensorSpec, rows: int, dtype: torch.dtype, wants_gradient: bo
 
 
 class _AsOnGpus(TorchFunctionMode):
-    """Mode that runs operations as a GPU does where torch's CPU code differs: dropout is one fused operation, and
+    """Mode that runs operations as on a GPU where torch's CPU code differs: dropout is one fused operation, and
     dropout inside attention adds no operations."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -288,8 +291,8 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _attention_flops(name: str, args: tuple[Any, ...]) -> float:
-    """Return the floating-point operations of fused attention: two matrix products in the forward, and five in the
-    backward, which computes the scores again."""
+    """Return the floating-point operations of fused attention. These are two matrix products in the forward, and five
+    in the backward, which computes the scores again."""
     is_backward = "backward" in name
     query, key = args[1:3] if is_backward else args[:2]
     is_causal = any(each is True for each in args)
@@ -314,6 +317,7 @@ def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def _num_bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes that a tensor occupies in memory. An expanded tensor occupies less than its shape suggests."""
+    """Return the bytes that a tensor occupies in memory, which are fewer than its shape suggests if it is an expanded
+    tensor."""
     sizes = (size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
     return prod(sizes) * tensor.element_size()

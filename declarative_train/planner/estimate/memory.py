@@ -26,8 +26,8 @@ from declarative_train.planner.estimate.placement import DevicePart, Placement
 @dataclass(frozen=True, slots=True)
 class MemoryScale:
     """Factors that turn counted elements into bytes of memory, usually measured in a trace of the model. `kept`: bytes
-    for each element that nodes keep until their backward. `working`: additional bytes per sample at the peak. `loss`:
-    bytes per sample for the loss."""
+    per element that nodes keep until their backward. `working`: additional bytes per sample at the peak. `loss`: bytes
+    per sample for the loss."""
 
     kept: float
     working: float
@@ -35,7 +35,8 @@ class MemoryScale:
 
 
 def memory_of(model: ModelFacts, placement: Placement, scale: MemoryScale | None = None) -> list[MemoryPlan]:
-    """Return the estimated memory of each kind of device. `scale`: None if the model was not traced."""
+    """Return the estimated memory of each kind of device, one entry for each part of `placement`. `scale`: None if the
+    model was not traced."""
     last = len(placement.parts) - 1 if placement.loss_part is None else placement.loss_part
     scale = scale or scale_from_shapes(model)
     return [_memory_of_part(part, model, placement, scale, at == last) for at, part in enumerate(placement.parts)]
@@ -54,15 +55,16 @@ def largest_bytes(model: ModelFacts, placement: Placement, scale: MemoryScale | 
 
 
 def least_bytes(model: ModelFacts, placement: Placement) -> int:
-    """Return a lower bound for the memory of a step, in bytes: parameters, gradients and optimizer state, on the device
-    that needs most. All of them exist at the beginning of the update."""
+    """Return a lower bound for the memory of a step, in bytes, on the device that needs most. It is the memory of
+    parameters, gradients and optimizer state, which all exist at the beginning of the update."""
     wide, shards = PARAMETER_BYTES[model.precision], placement.shards.size
     held = [model.share_of(part.nodes, shards) for part in placement.parts]
     return max((each.weights + each.trained + each.state) * wide + each.packed for each in held)
 
 
 def bytes_of_copies(plan: Plan, model: ModelFacts) -> int:
-    """Return the bytes of the half-precision copies of parameters that forward and backward read; 0 with fsdp."""
+    """Return the bytes of the half-precision copies of parameters that forward and backward read. With fsdp there are
+    none."""
     return 0 if plan.layout.is_sharded else _bytes_of_copies(model, model.nodes)
 
 
@@ -74,9 +76,9 @@ def _bytes_of_copies(model: ModelFacts, nodes: Iterable[str]) -> int:
 def _memory_of_part(
     part: DevicePart, model: ModelFacts, placement: Placement, scale: MemoryScale, has_loss: bool
 ) -> MemoryPlan:
-    """Return the memory of a device with this part of the model, at the larger of two moments: after the loss, when all
-    activations wait for the backward and gradients of earlier microbatches exist; and at the end of the backward, when
-    all gradients exist."""
+    """Return the memory of a device with this part of the model, at the larger of two moments. One is after the loss,
+    when all activations wait for the backward and gradients of earlier microbatches exist. The other is at the end of
+    the backward, when all gradients exist."""
     wide, is_sharded = PARAMETER_BYTES[model.precision], placement.is_sharded
     held, whole = model.share_of(part.nodes, placement.shards.size), model.share_of(part.nodes)
     copies = 0 if is_sharded else _bytes_of_copies(model, part.nodes)
@@ -106,7 +108,7 @@ def _memory_of_part(
 
 
 def _count_gathered(part: DevicePart, model: ModelFacts, placement: Placement) -> int:
-    """Return the largest number of bytes of gathered parameters that exist at the same time."""
+    """Return the largest number of bytes of gathered parameters that exist at one time."""
     if not placement.is_sharded:
         return 0
     narrow = COMPUTE_BYTES[model.precision]
@@ -124,7 +126,7 @@ def _count_gathered(part: DevicePart, model: ModelFacts, placement: Placement) -
 
 
 def _count_received(part: DevicePart, placement: Placement) -> int:
-    """Return the bytes of the receive buffers for values from other stages, for all microbatches of a step."""
+    """Return the bytes of the buffers that receive values from other stages, for all microbatches of a step."""
     if placement.pipes is None:
         return 0
     wires = placement.pipes.wires
@@ -134,13 +136,14 @@ def _count_received(part: DevicePart, placement: Placement) -> int:
 
 
 def _count_reduced(part: DevicePart, model: ModelFacts, placement: Placement) -> int:
-    """Return the bytes of the largest unit's gradients while they are reduced, in the dtype of the reduction."""
+    """Return the bytes of the gradients of the largest unit in the dtype of the reduction. They exist while fsdp
+    reduces them."""
     units = _units(part, model)
     return units[-1] * REDUCE_BYTES[model.reduce] if placement.is_sharded and units else 0
 
 
 def _units(part: DevicePart, model: ModelFacts) -> list[int]:
-    """Return the number of parameter elements in each unit (a repeated block) of a part, the smallest first."""
+    """Return the number of parameter elements of each unit (a repeated block) in a part, in ascending order."""
     return sorted(model.share(name, 1).weights for name in _unit_names(part, model))
 
 
@@ -149,7 +152,8 @@ def _unit_names(part: DevicePart, model: ModelFacts) -> list[str]:
 
 
 def _count_kept(part: DevicePart, model: ModelFacts) -> float:
-    """Return the largest number of elements per sample that wait for the backward, for all microbatches together."""
+    """Return the largest number of elements per sample that wait for the backward, added up over the waiting
+    microbatches."""
     return sum(
         sum(model.nodes[name].kept for name in stage) * number
         for stage, number in zip(part.stages, part.in_flight, strict=True)

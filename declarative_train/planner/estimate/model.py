@@ -31,8 +31,8 @@ COMPUTE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8}  # of activations, 
 @dataclass(frozen=True, slots=True)
 class ParameterShare:
     """Size of some parameters on one device, in elements. `weights`: all elements. `trained`: elements that are not
-    frozen. `state`: elements of optimizer state. `packed`: bytes of weights that are stored in fewer bits; they are not
-    in `weights`. Tied parameters count once."""
+    frozen. `state`: elements of optimizer state. `packed`: bytes of weights that are stored in fewer bits; these
+    weights are not in `weights`. Tied parameters count once."""
 
     weights: int = 0
     trained: int = 0
@@ -50,10 +50,12 @@ class ParameterShare:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """Facts about one graph node, for estimates. `is_unit`: the node is a repeated block; other nodes are outside of
-    these blocks. `works`: arithmetic and traffic of the layers in the node. `recomputed`: share of its forward that the
-    backward computes again. `kept`: elements per sample that it keeps from forward to backward. `passing`: elements per
-    sample that exist only during the backward, because the node is recomputed."""
+    """Facts about one graph node, for estimates.
+
+    `is_unit`: the node is a repeated block. `works`: arithmetic and traffic of the layers in the node. `recomputed`:
+    fraction of its forward that the backward computes again. `kept`: elements per sample that it keeps from forward to
+    backward. `passing`: elements per sample that exist only during the backward, because the node is recomputed.
+    `parameters`, `experts`: the parameters outside of experts, and those of experts, in the form of `_tensors`."""
 
     name: str
     is_unit: bool
@@ -68,11 +70,12 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts about a model, for estimates of its memory and time. `opened`: the graph, in which blocks that are not
-    units are replaced by their nodes. `nodes`: facts by name of a node in `opened`, in its order. `judged`: elements
-    per sample that the losses read from memory. `scored`: all elements that they read, including inputs of losses with
-    `chunks`, which are never in memory as a whole. `held`: the parameters. `sums`: {node: the elements that ranks
-    exchange in it}."""
+    """Facts about a model, for estimates of its memory and time.
+
+    `opened`: the graph, in which blocks that are not units are replaced by their nodes. `nodes`: name of a node in
+    `opened` -> its facts, in the order of the graph. `judged`: elements per sample that the losses read from memory.
+    `scored`: all elements that they read; inputs of losses with `chunks` are never in memory as a whole, and count
+    only here. `held`: the parameters. `sums`: node name -> the elements that ranks exchange in the node."""
 
     opened: Graph
     nodes: dict[str, NodeFacts]
@@ -100,7 +103,7 @@ class ModelFacts:
         return "tf32" if self.precision == "fp32" and self.matmul == "tf32" else self.precision
 
     def kernels(self, name: str) -> NodeKernels:
-        """Return the kernels of a node. The first call traces those of all nodes."""
+        """Return the kernels of a node. The first call traces all nodes of the model."""
         if not self._kernels:
             works = {node.name: node.works for node in self.nodes.values()}
             self._set_kernels(kernels_of(self.opened, self.held, works, self.precision))
@@ -108,14 +111,14 @@ class ModelFacts:
 
     def with_kernels_of(self, whole: ModelFacts) -> ModelFacts:
         """Return these facts with the kernels of the undivided model `whole`, each divided equally over the ranks of
-        `tensor`. No trace of the divided layers is needed; the resulting time is a lower bound for their real time."""
+        `tensor`. So the divided layers need no trace. The time that follows is a lower bound for their real time."""
         made = replace(self, _kernels={})
         made._set_kernels({name: divide_kernels(whole.kernels(name), self.num_tensor_ranks) for name in self.nodes})
         return made
 
     def _set_kernels(self, kernels: Mapping[str, NodeKernels]) -> None:
-        """Set the kernels of all nodes, and add to each node the collectives in which its ranks exchange values
-        (`sums`)."""
+        """Set the kernels of all nodes. Collectives in which ranks exchange values inside a node (`sums`) are added to
+        its kernels."""
         self._kernels.update(kernels)
         width, inner = COMPUTE_BYTES[self.precision], self.num_tensor_ranks * self.num_context_ranks
         for node, sums in self.sums.items():
@@ -131,7 +134,7 @@ class ModelFacts:
                 self._kernels[node] = with_sums(found, each, size, near, sent)
 
     def share(self, name: str, num_shards: int) -> ParameterShare:
-        """Return the size of a node's parameters on one of `num_shards` devices that share them."""
+        """Return the size of a node's parameters on one of the `num_shards` devices that divide them."""
         key = (name, num_shards)
         if key not in self._shares:
             node = self.nodes[name]
@@ -179,11 +182,13 @@ def model_facts(
     compiled: bool = False,
     of_experts: Collection[str] = (),
 ) -> ModelFacts:
-    """Return the facts about a model. `units`: names of the repeated blocks. `reduce`: dtype in which gradients are
-    reduced. `matmul`: `tf32` or `highest`. `optimizer`: the fields of the run's optimizer. `heads`: names of linear
-    layers whose forward is computed twice, because their loss has `chunks`. `averages`: the run keeps a moving average
-    of the parameters. `compiled`: elementwise operations are fused. `of_experts`: names of the parameters that the
-    ranks of the `expert` axis divide."""
+    """Return the facts about a model.
+
+    `units`: names of the repeated blocks. `reduce`: dtype in which gradients are reduced. `matmul`: `tf32` or
+    `highest`. `optimizer`: the fields of the run's optimizer. `heads`: names of linear layers whose forward is
+    computed twice, because their loss has `chunks`. `averages`: the run keeps a moving average of the parameters.
+    `compiled`: elementwise operations are fused. `of_experts`: names of the parameters that the ranks of the `expert`
+    axis divide."""
     opened = open_blocks(graph, units)
     works = unit_works(opened, parameters)
     tensors = _tensors(opened, (each for each in parameters if each.name not in of_experts), optimizer, averages)
@@ -214,8 +219,8 @@ def model_facts(
 
 
 def facts_of(plan: Plan) -> ModelFacts:
-    """Return the facts about the part of a plan's model that one rank computes: the whole model, unless the axes
-    `tensor`, `context` or `expert` divide it."""
+    """Return the facts about the part of a plan's model that one rank computes. It is the whole model, except if the
+    axes `tensor`, `context` or `expert` divide it."""
     training = plan.training
     return facts_of_rank(
         plan.layout,
@@ -237,8 +242,9 @@ def facts_of(plan: Plan) -> ModelFacts:
 def facts_of_rank(
     layout: LayoutPlan, graph: Graph, parameters: tuple[ParameterPlan, ...], **settings: Any
 ) -> ModelFacts:
-    """Return the facts about the part of a model that one rank computes: the whole model, unless the axes `tensor`,
-    `context` or `expert` divide it. `settings`: keyword arguments of `model_facts`; `precision` is required."""
+    """Return the facts about the part of a model that one rank computes. It is the whole model, except if the axes
+    `tensor`, `context` or `expert` divide it. `settings`: keyword arguments of `model_facts`; `precision` is required.
+    """
     graph, parameters, sums = divide_for_rank(layout, graph, parameters, settings["precision"])
     of_experts = () if layout.cuts is None else layout.cuts.of_experts
     facts = model_facts(graph, parameters, layout.units, of_experts=of_experts, **settings)
@@ -261,9 +267,11 @@ def _count_outputs(node: Node) -> int:
 def _tensors(
     opened: Graph, parameters: Iterable[ParameterPlan], optimizer: Mapping[str, object], averages: bool
 ) -> dict[str, list[tuple[int, int, int, int]]]:
-    """Return {node: [(elements, trained elements, elements of optimizer state, packed bytes) for each of its
-    parameters]}. Packed bytes are those of a parameter stored in fewer bits, whose other numbers are 0. `averages`: the
-    run keeps a moving average of the parameters, which counts as state."""
+    """Return a dict from node name to a list with one tuple for each of the node's parameters.
+
+    The tuple is (elements, trained elements, elements of optimizer state, packed bytes). A parameter stored in fewer
+    bits has only packed bytes; its other numbers are 0. `averages`: the run keeps a moving average of the parameters,
+    which counts as state."""
     names = {node.name for node in opened.nodes}
     found: dict[str, list[tuple[int, int, int, int]]] = {}
     for item in parameters:

@@ -14,7 +14,8 @@ from declarative_train.plan.layout import LayoutPlan, ShardingPlan, WireBytes
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Devices that communicate with each other: `size` devices, whose numbers are `stride` apart."""
+    """Devices that communicate with each other. There are `size` of them, and the numbers of neighbours differ by
+    `stride`."""
 
     size: int
     stride: int = 1
@@ -22,9 +23,9 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class DevicePart:
-    """Part of the model on one kind of device. `stages`: for each pipeline stage on the device, the names of its nodes
-    (one stage without a pipeline). `in_flight`: for each of these stages, the largest number of microbatches that wait
-    for their backward. `numbers`: the number of each of these stages in the pipeline."""
+    """Part of the model on one kind of device. `stages`: for each pipeline stage on the device, the names of its
+    nodes; without a pipeline there is one stage. `in_flight`: for each of these stages, the largest number of
+    microbatches that wait for their backward. `numbers`: the number of each of these stages in the pipeline."""
 
     name: str
     stages: tuple[tuple[str, ...], ...]
@@ -39,8 +40,8 @@ class DevicePart:
 @dataclass(frozen=True, slots=True)
 class PipelinePlacement:
     """Pipeline of a placement. `schedule`: name of its schedule in the recipe. `wires[i]`: bytes per sample that stage
-    i sends to the next one, and bytes that it gets back. `stride`: difference between the numbers of consecutive ranks
-    of a pipeline."""
+    i sends to the next stage, and bytes that it gets back. `stride`: difference between the numbers of consecutive
+    ranks of a pipeline."""
 
     schedule: str
     num_ranks: int
@@ -56,9 +57,9 @@ class Placement:
     `shards`: the devices that divide each parameter among them. `replicas`: the devices with the same part of the
     model, which average gradients. `positions`: the devices that divide the positions of each sample.
     `num_microbatches`: the number of forwards of a device in one optimizer step. `rows`: samples in each forward (a
-    fraction if `positions` has several devices). `loss_part`: index in `parts` of the device that computes the loss;
-    None: the last. `scatters`: the mode is `dp`, in which one process sends the model to the other devices and receives
-    their gradients."""
+    fraction if several devices divide the positions). `loss_part`: index in `parts` of the device that computes the
+    loss; None: the last. `scatters`: the mode is `dp`, in which one process sends the model to the other devices and
+    receives their gradients."""
 
     scatters: bool
     devices_per_node: int
@@ -78,8 +79,9 @@ class Placement:
         return self.shards.size > 1
 
     def of_experts(self, size: int) -> Placement:
-        """Return the placement of the parameters of experts. `size` ranks hold different experts, so `shards` is
-        smaller by this factor; without sharding, `replicas` is."""
+        """Return the placement of the parameters of experts, of which each of `size` ranks has others. So fewer
+        devices have the same parameters: `shards` is smaller by the factor `size` or, without sharding, `replicas` is.
+        """
         if self.sharding is not None:
             return replace(self, shards=DeviceGroup(self.shards.size // size, self.shards.stride * size))
         return replace(self, replicas=DeviceGroup(self.replicas.size // size, self.replicas.stride * size))
@@ -126,8 +128,9 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
 
 
 def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
-    """Return (the devices that divide each parameter among them, which are neighbours; the devices that have the same
-    shard and average its gradients). `num_copies`: number of copies of the whole mesh."""
+    """Return two groups of devices: those that divide each parameter among them, and those that average its gradients.
+    The devices of the first group are neighbours. Those of the second group have the same shard. `num_copies`: number
+    of copies of the whole mesh."""
     inner, expert = size_of(mesh, "context", "tensor"), size_of(mesh, "expert")
     shards, replicas = size_of(mesh, "shard"), size_of(mesh, "replicate") * num_copies
     if any(axis.name == "shard" for axis in mesh):
@@ -140,8 +143,8 @@ def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
 def candidate_parts(
     stages: Sequence[tuple[str, ...]], held: Sequence[tuple[int, ...]], schedule: str, num_microbatches: int
 ) -> tuple[DevicePart, ...]:
-    """Return the part of the model on each rank of a pipeline, without computing its whole schedule. `stages`: names of
-    the nodes in each stage. `held[rank]`: numbers of the stages on a rank."""
+    """Return the part of the model on each rank of a pipeline, without computing its whole schedule. `stages`: names
+    of the nodes in each stage. `held[rank]`: numbers of the stages on a rank."""
     row = PIPELINE_SCHEDULES[schedule]
     return tuple(
         DevicePart(
@@ -155,8 +158,8 @@ def candidate_parts(
 
 
 def in_flight(row: Sequence[str], stage: int) -> int:
-    """Return the largest number of microbatches that have passed the forward of a stage and not yet its backward.
-    `row`: the actions of the stage's rank, as cells of the schedule grid."""
+    """Return the largest number of microbatches that are between the forward and the backward of a stage. `row`: the
+    actions of the stage's rank, as cells of the schedule grid."""
     most = now = 0
     for cell in row:
         for action in cell.split("+"):

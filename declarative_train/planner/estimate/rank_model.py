@@ -1,5 +1,5 @@
-"""Model as one rank of the axes `tensor`, `context` and `expert` computes it: the plan's graph and parameters with the
-sizes that the rank has, and the communication inside of layers."""
+"""Model as one rank of the axes `tensor`, `context` and `expert` computes it. It consists of the plan's graph and
+parameters with the sizes that the rank has, and of the communication inside layers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _SUMMED = ("columns", "rows", "split", "gathered", "vocabulary", "hidden")  # ki
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Communication inside one node: each tuple has one entry for each collective, with its elements per sample.
-    `forward`, `backward`: sums over the ranks of `tensor`. `exchanges`: rows sent between the ranks of `expert`, in the
-    forward and again in the backward. `keys`, `keys_back`: keys and values, and their gradients, exchanged between the
-    ranks of `context`. `balance`: sums over the ranks of `context` for balance losses, in the forward and again in the
-    backward."""
+    """Communication inside one node. Each tuple has one entry for each collective: its elements per sample.
+
+    `forward`, `backward`: sums over the ranks of `tensor`. `exchanges`: rows sent between the ranks of `expert`, in
+    the forward and again in the backward. `keys`, `keys_back`: keys and values, and their gradients, exchanged between
+    the ranks of `context`. `balance`: sums over the ranks of `context` for balance losses, in the forward and again in
+    the backward."""
 
     forward: tuple[int, ...] = ()
     backward: tuple[int, ...] = ()
@@ -42,8 +43,8 @@ class Sums:
 def divide_for_rank(
     layout: LayoutPlan, graph: Graph, parameters: tuple[ParameterPlan, ...], precision: str
 ) -> tuple[Graph, tuple[ParameterPlan, ...], dict[str, Sums]]:
-    """Return (the graph with the sizes that one rank of `tensor`, `context` and `expert` has, the parameters with these
-    sizes, {path of a layer: its communication})."""
+    """Return the graph and the parameters with the sizes that one rank of `tensor`, `context` and `expert` has, and a
+    dict from the path of a layer to its communication."""
     cuts, sums = layout.cuts, dict[str, Sums]()
     if cuts is not None:
         of_experts = cuts.of_experts
@@ -65,8 +66,11 @@ def divide_for_rank(
 
 def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
     """Return the exchanges of a sample's keys and values between `size` ranks, each of which has a part of the
-    positions. `elements`: elements of the keys and values of all positions. `widening`: bytes of a key's gradient
-    relative to those of the key, if keys travel around a ring; 0: keys are gathered, their gradients scattered."""
+    positions.
+
+    `elements`: elements of the keys and values of all positions. `widening`: 0 if keys are gathered and their
+    gradients scattered. If keys travel around a ring, it is the number of bytes of a key's gradient relative to those
+    of the key."""
     if not widening:
         return Sums(keys=(elements * size,), keys_back=(elements * size,))
     sent = elements * size // (size - 1)  # of which each rank keeps its own
@@ -74,7 +78,7 @@ def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
 
 
 def _find_exchanges(graph: Graph, prefix: str, size: int, widening: int) -> Iterator[tuple[str, Sums]]:
-    """Yield (path of a layer, its exchanges between `size` ranks of `context`) for each layer that has such exchanges.
+    """Yield (path of a layer, its communication) for each layer in which the `size` ranks of `context` communicate.
     `prefix`: path of the graph with a dot at the end, or "". `widening`: as in `_exchange_keys`."""
     known = graph.specs()
     for node in graph.nodes:
@@ -89,8 +93,8 @@ def _find_exchanges(graph: Graph, prefix: str, size: int, widening: int) -> Iter
 
 
 def _head_sizes(node: Node, known: Mapping[Edge, TensorSpec]) -> tuple[int, int, int]:
-    """Return (number of query heads, number of key heads, width of a head) of an attention layer. `known`: the specs of
-    the graph's edges."""
+    """Return (number of query heads, number of key heads, width of a head) of an attention layer. `known`: the spec of
+    each edge of the graph."""
     component = node.component or {}
     heads = int(str(component["heads"]))
     width = int(str(component.get("head_width") or known[next(iter(node.inputs.values()))].shape[-1] // heads))
@@ -98,7 +102,7 @@ def _head_sizes(node: Node, known: Mapping[Edge, TensorSpec]) -> tuple[int, int,
 
 
 class _Divider:
-    """Converter of a graph to the sizes that one rank of the `tensor` axis has. It records the communication of each
+    """Converter of a graph to the sizes that one rank of the `tensor` axis has. It stores the communication of each
     layer in the dict `sums`, by path."""
 
     def __init__(self, cuts: Cuts, size: int, sums: dict[str, Sums], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -107,8 +111,8 @@ class _Divider:
     def divide(
         self, graph: Graph, prefix: str, inputs: Mapping[str, TensorSpec]
     ) -> tuple[Graph, dict[str, TensorSpec]]:
-        """Return (the graph with the rank's sizes, specs of its divided outputs). `prefix`: path of the graph with a
-        dot at the end, or "". `inputs`: specs of its divided inputs."""
+        """Return the graph with the rank's sizes, and a dict from name to spec for its divided outputs. `prefix`: path
+        of the graph with a dot at the end, or "". `inputs`: specs of its divided inputs."""
         known: dict[Edge, TensorSpec] = graph.specs()
         divided: dict[Edge, TensorSpec] = dict(inputs)
         nodes = []
@@ -123,8 +127,8 @@ class _Divider:
     def _divide_node(
         self, node: Node, path: str, given: Mapping[str, TensorSpec], known: Mapping[Edge, TensorSpec]
     ) -> tuple[Node, dict[str, TensorSpec]]:
-        """Return (the node with the rank's sizes, specs of its divided outputs). `given`: specs of its divided inputs.
-        `known`: specs of all edges of the graph in their undivided sizes."""
+        """Return the node with the rank's sizes, and a dict from name to spec for its divided outputs. `given`: specs
+        of its divided inputs. `known`: specs of all edges of the graph, with undivided sizes."""
         if node.graph is not None:
             graph, outputs = self.divide(node.graph, f"{path}.", given)
             return replace(node, graph=graph, outputs={**node.outputs, **outputs}), outputs
@@ -168,7 +172,7 @@ class _Divider:
         return {**component, "out_features": output.shape[-1] // size}
 
     def _sums_inside(self, path: str, vectors: int) -> Iterator[Sums]:
-        """Yield the communication of each divided submodule in a layer that is a whole model of a library. `vectors`:
+        """Yield the communication of each divided submodule of a layer that is a whole model of a library. `vectors`:
         number of vectors per sample that the layer reads."""
         for part, cut in self._cuts.parts[path].items():
             if cut.kind == "experts":

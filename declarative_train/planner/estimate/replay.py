@@ -1,6 +1,6 @@
-"""Replay of a pipeline schedule with the seconds of each stage: every action starts when its rank is free and its
-inputs have arrived. For many microbatches, two smaller numbers of them are replayed and the time is extrapolated, since
-the schedule repeats itself."""
+"""Replay of a pipeline schedule with the seconds of each stage. Every action starts when its rank is free and its
+inputs have arrived. A schedule repeats itself. So for many microbatches, two smaller numbers of them are replayed, and
+the time is extrapolated."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """Seconds for one microbatch in a stage: its forward; its backward; the part of the backward that computes
-    gradients of weights; sending the output to the next stage; sending the gradient of the input to the previous
-    stage."""
+    """Seconds of a stage for one microbatch. `forward_s`, `backward_s`: forward and whole backward. `weights_s`: the
+    part of the backward that computes gradients of weights. `onward_s`: sending the output to the next stage.
+    `back_s`: sending the gradient of the input to the previous stage."""
 
     forward_s: float
     backward_s: float
@@ -30,7 +30,7 @@ class StageTime:
 
 
 def pipeline_s(schedule: str, num_ranks: int, stages: Sequence[StageTime], num_microbatches: int) -> float:
-    """Return the seconds of a step in the pipeline, from the first forward to the end of the last backward. `schedule`:
+    """Return the seconds from the first forward to the end of the last backward of a step in the pipeline. `schedule`:
     its name in the recipe. `stages`: the seconds of each stage."""
     few, more = 2 * len(stages), 4 * len(stages)
     if 3 * more * len(stages) > MOST_ACTIONS:
@@ -83,7 +83,7 @@ Part = tuple[int, str, int]  # stage, kind of action, microbatch
 def _actions(
     schedule: str, num_ranks: int, num_stages: int, num_microbatches: int
 ) -> tuple[tuple[int, tuple[Part, ...]], ...]:
-    """Return the schedule as pairs (rank, actions that it runs at the same time). Each pair comes after the pairs for
+    """Return the schedule as pairs (rank, actions that it runs at the same time). Each pair comes after all pairs for
     which it waits."""
     grid = schedule_grid(PIPELINE_SCHEDULES[schedule], num_ranks, num_stages, num_microbatches)
     return tuple(

@@ -1,5 +1,5 @@
 """Smaller plans for traces, with fewer copies of repeated blocks and fewer ranks along an axis. Memory grows linearly
-with the number of copies and with the size of a rank's shards, so it can be extrapolated to the whole plan."""
+with the number of copies and with the size of a rank's shards. So it can be extrapolated to the whole plan."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ MOST_RANKS = 8  # of an axis
 
 @dataclass(frozen=True, slots=True)
 class CopyChain:
-    """Chain of equal copies of a block (`repeat`), in which each copy reads the previous one. `paths`: the paths of the
-    copies in the model. `node`: the path of the layer that contains the copies, if they are parts of a library's model;
-    "" if they are nodes of the graph."""
+    """Chain of equal copies of a block (`repeat`), in which each copy reads the previous one. `paths`: the paths of
+    the copies in the model. `node`: "" if the copies are nodes of the graph. If they are parts of a library's model,
+    it is the path of the layer that contains the model."""
 
     paths: tuple[str, ...]
     node: str = ""
 
 
 def find_chains(plan: Plan, least: int) -> list[CopyChain]:
-    """Return the chains of at least `least` copies. The copies of a chain are equal, their parameters have equal
-    settings, and they are in one pipeline stage."""
+    """Return the chains of at least `least` equal copies. The copies of a chain are in one pipeline stage, and their
+    parameters have equal settings."""
     settings = _settings(plan.parameters)
     found = []
     for run in _chains(plan.graph, ""):
@@ -47,9 +47,9 @@ def find_chains(plan: Plan, least: int) -> list[CopyChain]:
 def _chains_inside(
     plan: Plan, graph: Graph, prefix: str, least: int, settings: Mapping[str, list[tuple[Any, ...]]]
 ) -> Iterator[CopyChain]:
-    """Yield a chain for each library model in `graph` that consists of at least `least` equal parts and can be built
-    with fewer. `prefix`: path of the graph with a dot at the end, or "". `settings`: {path: settings of the parameters
-    below it}."""
+    """Yield a chain for each library model in `graph` that has at least `least` equal parts and can be built with
+    fewer. `prefix`: path of the graph with a dot at the end, or "". `settings`: path -> settings of the parameters
+    below it."""
     for node in graph.nodes:
         path = f"{prefix}{node.name}"
         if node.graph is not None:
@@ -67,8 +67,8 @@ def _chains_inside(
 
 
 def _shorten_layer(node: Node, copies: int, kept: int) -> dict[str, object] | None:
-    """Return the component of a library model with only `kept` of its `copies` equal parts; None if the library cannot
-    build such a model."""
+    """Return the component of a library model with only `kept` of its `copies` equal parts, or None if the library
+    cannot build such a model."""
     assert node.component is not None
     model: Any = read_layer(node.component)  # of a pack
     layer = model.shorten(copies, kept)
@@ -76,7 +76,7 @@ def _shorten_layer(node: Node, copies: int, kept: int) -> dict[str, object] | No
 
 
 def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
-    """Return the plan with shorter chains: of chain `runs[i]`, only the first `kept[i]` copies remain."""
+    """Return the plan with shorter chains: only the first `kept[i]` copies of chain `runs[i]` remain."""
     moved: dict[str, str] = {}  # removed path -> the path that replaces it
     for run, number in zip(runs, kept, strict=True):
         moved |= dict.fromkeys(run.paths[number:], run.paths[number - 1])
@@ -96,9 +96,9 @@ def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
 
 
 def fewer_ranks(plan: Plan) -> Plan:
-    """Return the plan with fewer ranks: at most `MOST_RANKS` that shard parameters, and two that average gradients
-    (more of them would need the same memory). Other axes are unchanged. The ranks of `expert` count as shards, because
-    they shard all parameters except experts."""
+    """Return the plan with fewer ranks: at most `MOST_RANKS` that shard parameters, and two that average gradients.
+    More ranks that average gradients would need the same memory each. Other axes are unchanged. The ranks of `expert`
+    count as ranks that shard, because they shard all parameters except experts."""
     most = {"replicate": 2, "shard": max(2, MOST_RANKS // plan.layout.size("expert"))}
     mesh = tuple(MeshAxis(axis.name, min(axis.size, most.get(axis.name, axis.size))) for axis in plan.layout.mesh)
     number = prod(axis.size for axis in mesh)
@@ -107,7 +107,8 @@ def fewer_ranks(plan: Plan) -> Plan:
 
 
 def kinds_of_rank(layout: LayoutPlan) -> dict[int, RankPlan]:
-    """Return {pipeline position: the first rank there}. All other ranks at a position need the same memory."""
+    """Return a dict from pipeline position to the first rank there. The other ranks at a position need the same
+    memory."""
     found: dict[int, RankPlan] = {}
     for rank in layout.ranks:
         found.setdefault(rank.coordinates.get("pipeline", 0), rank)
@@ -129,8 +130,8 @@ def _chains(graph: Graph, prefix: str) -> Iterator[tuple[str, ...]]:
 
 
 def _readers(graph: Graph) -> dict[str, list[str]]:
-    """Return {node: names of the nodes that read it}. The name "" means an output of the graph, or a later node that
-    uses this node's module again (`Node.target`)."""
+    """Return a dict from node name to the names of the nodes that read it. The name "" among the readers means an
+    output of the graph, or a later node that uses this node's module again (`Node.target`)."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
         for edge in node.inputs.values():
@@ -143,8 +144,9 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 
 
 def _follows(chain: Sequence[Node], node: Node, used: Mapping[str, list[str]]) -> bool:
-    """Return whether `node` is the next copy after the nodes of `chain`: only `node` reads the last copy in the chain,
-    and all other inputs of these two are the same. `used`: {node: names of the nodes that read it}."""
+    """Return whether `node` is the next copy after the nodes of `chain`. It is if only `node` reads the last node of
+    the chain, and all other inputs of these two nodes are equal. `used`: node name -> names of the nodes that read it.
+    """
     last = chain[-1]
     stem, _, number = last.name.rpartition(".")
     if not stem or not number.isdigit() or node.name != f"{stem}.{int(number) + 1}":
@@ -171,8 +173,8 @@ def _bare(node: Node) -> Node:
 
 
 def _settings(parameters: Sequence[ParameterPlan]) -> dict[str, list[tuple[Any, ...]]]:
-    """Return {path: settings of the parameters below it}. Their names are relative to the path, so that equal copies
-    have equal settings."""
+    """Return a dict from path to the settings of the parameters below it. The names of the parameters are relative to
+    the path, so that equal copies have equal settings."""
     found: dict[str, list[tuple[Any, ...]]] = {}
     for item in parameters:
         parts = item.name.split(".")

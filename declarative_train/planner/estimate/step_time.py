@@ -1,15 +1,16 @@
-"""Predicted time of an optimizer step. It is computed from the kernels by size, the host's time for each call, the
-transfers over links, and a replay of the pipeline.
+"""Predicted time of an optimizer step. It is computed from the sizes of the kernels, the host's time for each call,
+the transfers over links, and a replay of the pipeline.
 
-The time of a matrix product is the larger of two: that of its arithmetic at the rate of large products plus a ramp, and
-that of its memory traffic (Williams, Waterman and Patterson, Roofline, 2009). The time of other kernels is that of
+The time of a matrix product is the longer of two: that of its arithmetic at the rate of large products, plus a ramp,
+and that of its memory traffic (Williams, Waterman and Patterson, Roofline, 2009). The time of other kernels is that of
 their memory traffic. If the host needs longer to start the operations of a node than the device to compute them, the
 host's time counts.
 
-Communication overlaps as in the engine: the gathers of fsdp with forward and backward; its reductions and the buckets
-of ddp with the last backward, except the last bucket; in a pipeline, as the schedule says. The copies into and out of
-the buffers of fsdp are not hidden, because they need the device's memory. On a CPU nothing overlaps, because the same
-cores do all of this: products, memory traffic, calls and communication add up. All constants are in `constants.py`."""
+Communication overlaps as in the engine. The gathers of fsdp overlap with forward and backward. The reductions of fsdp
+and all buckets of ddp except the last overlap with the last backward. In a pipeline, the schedule decides. The copies
+into and out of the buffers of fsdp do not overlap, because they need the device's memory. On a CPU nothing overlaps,
+because the same cores do everything: products, memory traffic, calls and communication add up. All constants are in
+`constants.py`."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ LOSS_CALLS, LOSS_PASSES = 10, 9  # of a loss over classes: conversion, log-softm
 class StepTime:
     """Seconds of one optimizer step on the slowest device, by part. `exposed_s`: communication during which nothing is
     computed. `bubble_s`: idle time in the pipeline. `waiting_s`: waiting for data. `transfers`: all communication,
-    including what overlaps with computing."""
+    with what overlaps with computing."""
 
     compute_s: float
     exposed_s: float
@@ -59,16 +60,16 @@ class StepTime:
         return self.compute_s + self.exposed_s + self.bubble_s + self.update_s + self.waiting_s
 
     def scale_by(self, factor: float) -> StepTime:
-        """Return the time with every part multiplied by `factor`, except the waiting for data, which is set to 0; the
-        caller adds it later."""
+        """Return the time with every part multiplied by `factor`, and with 0 seconds of waiting for data, which the
+        caller adds later."""
         compute_s, exposed_s = factor * self.compute_s, factor * self.exposed_s
         return StepTime(compute_s, exposed_s, factor * self.bubble_s, factor * self.update_s, self.transfers)
 
 
 def interval(step_s: float, machine: Machine) -> tuple[float, float]:
-    """Return (low, high) in seconds: about 90 of 100 measured steps are between them, if `step_s` is the predicted
-    time. The width comes from the errors on published step times to which the constants were not fitted, or on those of
-    a calibration."""
+    """Return (low, high) in seconds: about 90 of 100 measured steps are between them if `step_s` is the predicted
+    time. The width comes from errors of earlier predictions: of published step times to which the constants were not
+    fitted, or of the steps of a calibration."""
     return step_s * exp(-machine.constants.error), step_s * exp(machine.constants.error)
 
 
@@ -147,13 +148,14 @@ def _repack_s(
 def _time_exposed(
     forward_s: float, backward_s: float, number: int, gather_s: float, reduce_s: float, num_nodes: int
 ) -> float:
-    """Return the seconds of fsdp's communication in a step during which nothing is computed. `number`: forwards in a
-    step. `forward_s`, `backward_s`: seconds of one forward and one backward, without communication. `gather_s`,
-    `reduce_s`: seconds of all gathers, and of all reductions, in a step. `num_nodes`: number of graph nodes, which
-    approximates the number of units.
+    """Return the seconds of fsdp's communication in a step during which nothing is computed.
 
     A unit is gathered while the previous unit computes; the first unit has no previous one. The last backward overlaps
-    with its own gathers and with the reductions."""
+    with its own gathers and with the reductions.
+
+    `number`: forwards in a step. `forward_s`, `backward_s`: seconds of one forward and one backward, without
+    communication. `gather_s`, `reduce_s`: seconds of all gathers, and of all reductions, in a step. `num_nodes`:
+    number of graph nodes, which approximates the number of units."""
     once_s = gather_s / (2 * number)
     first_s = max(0.0, once_s - forward_s)
     again_s = max(0.0, once_s - backward_s)
@@ -188,8 +190,8 @@ def _stage_time(
 
 @lru_cache(maxsize=65536)
 def _pass_s(kernels: Kernels, machine: Machine, precision: Precision, rows: int, is_compiled: bool) -> float:
-    """Return the seconds of one pass (forward or backward) through a node. `rows`: samples in a microbatch.
-    `is_compiled`: whether elementwise operations are fused."""
+    """Return the seconds of one forward or backward through a node. `rows`: samples in a microbatch. `is_compiled`:
+    elementwise operations are fused."""
     constants, hardware = machine.constants, machine.hardware
     peak = hardware.peak_of(precision)
     assert peak is not None
@@ -228,8 +230,9 @@ def _loss_s(model: ModelFacts, rows: float, machine: Machine) -> float:
 
 
 def _hops_s(number: int, placement: Placement, machine: Machine) -> tuple[float, float]:
-    """Return (seconds to send the output of stage `number` to the next stage, seconds to send the gradient of its input
-    to the previous stage), for one microbatch. A time is 0 if that stage is on the same rank or does not exist."""
+    """Return two times for one microbatch: the seconds to send the output of stage `number` to the next stage, and the
+    seconds to send the gradient of its input to the previous stage. A time is 0 if the other stage is on the same rank
+    or does not exist."""
     pipes = placement.pipes
     assert pipes is not None
     schedule = PIPELINE_SCHEDULES[pipes.schedule]
@@ -250,8 +253,8 @@ def _hops_s(number: int, placement: Placement, machine: Machine) -> tuple[float,
 
 def _update_s(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> float:
     """Return the seconds of the update in a step, which follows the last backward. The optimizer reads parameters,
-    gradients and state, and writes parameters and state. Also included are the additions of the gradients of each
-    microbatch after the first, and a constant time per step."""
+    gradients and state, and writes parameters and state. The result has two more parts: the additions of the gradients
+    of each microbatch after the first, and a constant time per step."""
     constants = machine.constants
     held = model.share_of(part.nodes, placement.shards.size)
     moved = (3 * held.trained + 2 * held.state) * PARAMETER_BYTES[model.precision]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TraceResult:
-    """Memory of a step according to a trace, with one row for each kind of device. If the trace failed there are no
+    """Memory of a step according to a trace, with one row for each kind of device. If the trace failed, there are no
     rows, and `why_not` is the reason."""
 
     rows: tuple[MemoryPlan, ...]
@@ -28,10 +28,10 @@ class Tracer(Protocol):
 
     @property
     def spent_s(self) -> float:
-        """CPU seconds of all traces so far. They are estimated from the number of layer calls and not measured, so that
-        a recipe gives the same plan on every machine."""
+        """CPU seconds of all traces so far. They are computed from the number of layer calls instead of measured, so
+        that a recipe gives the same plan on every machine."""
 
     def memory(self, plan: Plan) -> TraceResult: ...
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
-        """Return the scale of memory estimates for `model`, the model of this plan; None if the trace failed."""
+        """Return the scale of memory estimates for `model`, the model of this plan, or None if the trace failed."""

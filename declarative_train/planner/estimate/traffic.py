@@ -24,8 +24,8 @@ BUCKET_BYTES = 25 * 2**20  # gradients that ddp averages at once
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """Communication of one kind in a step. `bytes_sent`: bytes that each device sends. `num_calls`: number of
-    collectives or messages. `per_s`: bytes per second of the link, None if unknown. `latency_s`: latency of one
-    call."""
+    collectives or messages. `per_s`: bytes per second of the link, None if unknown. `latency_s`: latency of one call.
+    """
 
     what: str
     link: Link
@@ -46,16 +46,15 @@ class Transfer:
 
 
 def transfers_of(model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return all transfers in a step of the device that sends most."""
+    """Return the transfers in a step of the device that sends most."""
     every = ([each for kind in KINDS for each in kind(part, model, placement, machine)] for part in placement.parts)
     return max(every, key=lambda transfers: sum(each.bytes_sent for each in transfers))
 
 
 def gathers(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the all-gathers of sharded parameters, in the compute dtype.
-
-    They run before the forward of each microbatch, and again before its backward for parameters that were freed or
-    resharded after the forward. In a pipeline they run once a step, because the parameters of a stage stay gathered."""
+    """Return the all-gathers of sharded parameters, in the compute dtype. They run before the forward of each
+    microbatch. Parameters that were freed or resharded after the forward are gathered again before the backward. In a
+    pipeline there is one gather per step, because the parameters of a stage stay gathered."""
     if model.num_expert_ranks > 1:
         return _with_experts(gathers, part, model, placement, machine)
     sharding = placement.sharding
@@ -84,8 +83,8 @@ def _gather(
 
 
 def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -> list[tuple[bool, list[str]]]:
-    """Return the groups of nodes whose parameters are gathered together, each as (whether they are gathered again for
-    the backward, names of the nodes)."""
+    """Return the groups of nodes whose parameters are gathered together. Each group is a pair (whether it is gathered
+    again for the backward, names of the nodes)."""
     units = [
         name
         for name in part.nodes
@@ -99,15 +98,15 @@ def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -
 
 
 def shares(names: Iterable[str], model: ModelFacts, group: DeviceGroup, width: int) -> int:
-    """Return the bytes of the parameters of the nodes `names`, added over all devices of a group. They include the
+    """Return the bytes of the parameters of the nodes `names`, added up over all devices of a group. They include the
     padding that makes the shards of the devices equal. `width`: bytes per element."""
     held = model.share_of(names, group.size)
     return (held.weights * width + held.packed) * group.size
 
 
 def reductions(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the reductions of gradients in a step: the reduce-scatter over the shards, once or after every microbatch;
-    the average over the replicas, once; and the sum over the devices that divide positions, once."""
+    """Return the reductions of gradients in a step. These are a reduce-scatter over the shards, once or after every
+    microbatch; an average over the replicas, once; and a sum over the devices that divide positions, once."""
     if model.num_expert_ranks > 1:
         return _with_experts(reductions, part, model, placement, machine)
     size = model.share_of(part.nodes).trained * REDUCE_BYTES[model.reduce]
@@ -138,8 +137,9 @@ def _with_experts(
     placement: Placement,
     machine: Machine,
 ) -> list[Transfer]:
-    """Return the transfers of one kind, first for parameters outside of experts, then for experts, which are shared by
-    fewer devices. `kind`: function that returns the transfers of this kind, such as `gathers`."""
+    """Return the transfers of one kind: first those of parameters outside of experts, then those of experts. Experts
+    are separate because fewer devices have the same ones. `kind`: function that returns the transfers of this kind,
+    such as `gathers`."""
     own = placement.of_experts(model.num_expert_ranks)
     return [
         *kind(part, model.without_experts(), placement, machine),
@@ -148,8 +148,8 @@ def _with_experts(
 
 
 def dp_transfers(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the transfers of mode `dp`. In every forward the first device sends the model to the others, and then
-    receives their gradients, both in the dtype of the parameters."""
+    """Return the transfers of mode `dp`, in the dtype of the parameters. For every forward the first device sends the
+    model to the others, and then receives their gradients."""
     if not placement.scatters:
         return []
     others = placement.num_devices - 1
@@ -161,8 +161,8 @@ def dp_transfers(part: DevicePart, model: ModelFacts, placement: Placement, mach
 
 
 def messages(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the messages that a pipeline rank sends to other ranks in a step: outputs of its stages, and gradients of
-    the inputs of its stages."""
+    """Return the messages that a pipeline rank sends to other ranks in a step: the outputs of its stages, and the
+    gradients of their inputs."""
     pipes = placement.pipes
     if pipes is None or pipes.num_stages < 2:
         return []
@@ -176,7 +176,7 @@ def messages(part: DevicePart, model: ModelFacts, placement: Placement, machine:
 
 
 def tensor_sums(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the all-reduces over the ranks that divide layers (`tensor`), in forward and backward of all
+    """Return the all-reduces over the ranks that divide layers (`tensor`), for forward and backward of all
     microbatches."""
     size = model.num_tensor_ranks
     found = [model.sums[name] for name in part.nodes if name in model.sums]
@@ -198,7 +198,7 @@ def key_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, mac
 
 
 def balance_sums(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the all-reduces for balance losses over the ranks that divide positions (`context`), in forward and
+    """Return the all-reduces for balance losses over the ranks that divide positions (`context`), for forward and
     backward of all microbatches."""
     elements = [each for name in part.nodes if name in model.sums for each in model.sums[name].balance] * 2
     group = placement.positions
@@ -211,8 +211,8 @@ def balance_sums(part: DevicePart, model: ModelFacts, placement: Placement, mach
 
 
 def expert_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the exchanges of rows between the ranks that divide experts (`expert`), in forward and backward of all
-    microbatches, assuming that all experts are used equally."""
+    """Return the exchanges of rows between the ranks that divide experts (`expert`), for forward and backward of all
+    microbatches. All experts are assumed to be used equally."""
     elements = [each for name in part.nodes if name in model.sums for each in model.sums[name].exchanges] * 2
     group = DeviceGroup(model.num_expert_ranks, model.num_tensor_ranks * model.num_context_ranks)
     return _exchanges("rows of experts, all-to-all", elements, group, model, placement, machine)
@@ -221,9 +221,9 @@ def expert_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, 
 def _exchanges(
     what: str, elements: Sequence[int], group: DeviceGroup, model: ModelFacts, placement: Placement, machine: Machine
 ) -> list[Transfer]:
-    """Return one transfer for all exchanges in which each rank of a group sends rows to every other rank; [] if the
-    group has one rank. `what`: name of the transfer. `elements`: elements per sample of each exchange, including those
-    that a rank keeps."""
+    """Return one transfer for all exchanges in which each rank of a group sends rows to every other rank, as a list.
+    The list is empty if the group has one rank. `what`: name of the transfer. `elements`: elements per sample of each
+    exchange, with those that a rank keeps."""
     if group.size < 2 or not elements:
         return []
     times = placement.rows * placement.num_microbatches
@@ -232,8 +232,8 @@ def _exchanges(
 
 
 def layer_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the transfers inside of layers, between their kernels: those of the ranks that divide layers, positions or
-    experts."""
+    """Return the transfers inside layers, which run between their kernels: those of the ranks that divide layers,
+    positions or experts."""
     return [each for kind in IN_LAYERS for each in kind(part, model, placement, machine)]
 
 

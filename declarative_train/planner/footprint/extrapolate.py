@@ -1,9 +1,10 @@
 """Extrapolation of the memory of a step from traces with 3 and 4 copies of a block to any number of copies.
 
 Live memory at any moment grows linearly with the number of copies. Each operation of the shorter trace is matched with
-the operation of the longer trace at the same distance from the beginning or the end of its pass. The difference between
-their live bytes is the memory of one copy. Each moment is extrapolated; the largest result is the peak. The moments of
-the copies that were not traced need no more: between the first and the last copies, memory changes linearly."""
+the operation of the longer trace that is at the same distance from the beginning or the end of its pass. The
+difference between their live bytes is the memory of one copy. Each moment is extrapolated, and the largest result is
+the peak. The moments within copies that were not traced cannot be the peak, because memory changes linearly from the
+first to the last copy."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ FEW = 3  # copies: the first, one in the middle, the last
 
 
 class UnevenError(Exception):
-    """Error: the two traces cannot be matched, because the longer one is not the shorter one with one more copy."""
+    """Error: two traces cannot be matched, because the longer one is not the shorter one with one more copy."""
 
 
 Passes = tuple[tuple[str, ...], ...]
@@ -32,8 +33,8 @@ Passes = tuple[tuple[str, ...], ...]
 @dataclass(frozen=True, slots=True)
 class MemoryTrace:
     """Live memory during a step. `passes`: for each pass (casts, forward, backward, ...), the names of its operations.
-    `bytes`: array (operations, kinds) of the live bytes after each operation. `merged`: as `passes`, but consecutive
-    passes of the same type are joined."""
+    `bytes`: array (operations, kinds) of the live bytes after each operation. `merged`: like `passes`, but consecutive
+    passes of the same type are one."""
 
     passes: Passes
     bytes: Any
@@ -55,8 +56,8 @@ def memory_trace(live: LiveBytes) -> MemoryTrace:
 
 def extrapolate(base: MemoryTrace, longer: Sequence[MemoryTrace], copies: Sequence[int]) -> Any:
     """Return the live bytes of a step with more copies of blocks, as a float array (operations, kinds). `base`: trace
-    with `FEW` copies in each chain. `longer[i]`: trace with one more copy in chain i. `copies[i]`: number of copies in
-    chain i to extrapolate to. Raises UnevenError."""
+    with `FEW` copies in each chain. `longer[i]`: trace with one more copy in chain i. `copies[i]`: the wanted number
+    of copies in chain i. Raises UnevenError."""
     found = base.bytes.astype(np.float64)
     for course, number in zip(longer, copies, strict=True):
         found = found + (number - FEW) * _growth(base, course)
@@ -65,7 +66,7 @@ def extrapolate(base: MemoryTrace, longer: Sequence[MemoryTrace], copies: Sequen
 
 def _growth(base: MemoryTrace, longer: MemoryTrace) -> Any:
     """Return an array (operations, kinds) of the bytes that one more copy adds at each moment of `base`. If a moment
-    can be matched both from the beginning and from the end of its pass, the larger difference counts."""
+    can be matched from the beginning and from the end of its pass, the larger difference counts."""
     try:
         return _growth_by_pass(base.passes, longer.passes, base, longer)
     except UnevenError:  # in a split backward a copy may have passes of its own

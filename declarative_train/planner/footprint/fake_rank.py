@@ -1,4 +1,4 @@
-"""Step of a single rank in this process, without the other ranks: the engine (`engine/engine.py`) runs on tensors
+"""Step of a single rank in this process, without the other ranks. The engine (`engine/engine.py`) runs on tensors
 without memory, in process groups that send nothing."""
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ MOST_STEPS, MOST_ROWS, MOST_WIDTH = 16, 64, 512  # of an lstm that is run to mea
 
 
 class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode that returns results which fake tensors cannot compute. Reading a scalar gives 1, so that every step counts
-    as finite. oneDNN's lstm returns a workspace of the size that it has on the CPU (with fake tensors it would be
-    empty). If the sizes of a split are values of a tensor, such as the number of tokens for each expert, the parts are
-    equal. Grouped products in other formats than bfloat16 are computed as in `EmptyGroupedProducts`; a second mode for
-    them would take more time."""
+    """Mode that returns results which fake tensors cannot compute.
+
+    a scalar that is read        1, so that every step counts as finite
+    sizes of a split             equal, if they are values of a tensor (the number of tokens for each expert)
+    workspace of oneDNN's lstm   of the size that it has on the CPU; with fake tensors it would be empty
+    grouped products             as in `EmptyGroupedProducts`, for formats other than bfloat16; a second mode for them
+                                 would take more time"""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _SCALAR and hasattr(args[0], "fake_mode"):
@@ -62,16 +64,16 @@ class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _even_parts(whole: int, number: int) -> list[int]:
-    """Return `number` integers with the sum `whole` that differ by at most one."""
+    """Return `number` integers that differ by at most one and whose sum is `whole`."""
     return [whole // number + (at < whole % number) for at in range(number)]
 
 
 def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
-    """Return the bytes of the workspace of oneDNN's lstm. `steps`: positions of a sequence. `rows`: number of
-    sequences. `width`: size of the hidden state.
+    """Return the bytes of the workspace of oneDNN's lstm.
 
-    The workspace grows linearly with each of these sizes, so it is measured on small tensors and extrapolated. The
-    error is up to 5% for 2 rows and 1% for 16 or more, because parts of the workspace are rounded up to pages."""
+    `steps`: positions of a sequence. `rows`: number of sequences. `width`: size of the hidden state. The workspace
+    grows linearly with each of these sizes, so it is measured on small tensors and extrapolated. The error is at most
+    5% for 2 rows and 1% for 16 or more, because parts of the workspace are rounded up to pages."""
     few_rows, narrow = min(rows, MOST_ROWS), min(width, MOST_WIDTH)
     few, more = (_lstm_workspace(number, few_rows, narrow, dtype) for number in (MOST_STEPS // 2, MOST_STEPS))
     if steps <= MOST_STEPS:
@@ -83,8 +85,9 @@ def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int
 
 @cache
 def _lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
-    """Run oneDNN's lstm on small tensors and return the bytes of its workspace. It runs in a thread of its own, which
-    has no dispatch modes and has gradients enabled; without gradients the lstm has no workspace."""
+    """Run oneDNN's lstm on small tensors and return the bytes of its workspace. It runs in a thread of its own,
+    without the dispatch modes of this thread, and with gradients enabled: without gradients the lstm has no workspace.
+    """
 
     def run() -> int:
         x, state = torch.zeros(steps, rows, width, dtype=dtype), torch.zeros(rows, width, dtype=dtype)
@@ -130,8 +133,8 @@ def fake_step(plan: Plan, rank: int, *, is_begun: bool = False) -> LiveBytes:
 
 
 class _FusedLoss(torch.autograd.Function):
-    """Sum of cross entropies with the memory that it needs when the loss is compiled: the scores are not copied, the
-    forward keeps one number for each item, and the backward writes the gradient of the scores."""
+    """Sum of cross entropies that needs as much memory as a compiled loss. The scores are not copied, the forward
+    keeps one number for each item, and the backward writes the gradient of the scores."""
 
     @staticmethod
     def forward(ctx: Any, scores: torch.Tensor, num_items: int) -> torch.Tensor:
@@ -148,7 +151,8 @@ def _sum_as_compiled(scores: torch.Tensor, target: torch.Tensor, *_: Any) -> tor
 
 
 def keeps_buckets(plan: Plan) -> bool:
-    """Return whether torch's DistributedDataParallel is used, which keeps memory for all gradients between steps."""
+    """Return whether the plan uses torch's DistributedDataParallel, which keeps memory for all gradients between
+    steps."""
     return plan.layout.has("replicate") and not plan.layout.is_sharded and plan.layout.pipeline is None
 
 
@@ -162,7 +166,7 @@ def _without_values(held: BuiltModel, plan: Plan, device: torch.device) -> None:
 
 
 def _begin_state(engine: Engine) -> None:
-    """Create optimizer state and gradients, as they exist after the first step, by an update with gradients of zero."""
+    """Create optimizer state and gradients as they are after the first step, by an update with gradients of zero."""
     for parameter in engine.optimizer.parameters.values():
         parameter.grad = torch.zeros_like(parameter)
     engine.optimizer.step()
@@ -184,8 +188,8 @@ def _batches(plan: Plan) -> list[Batch]:
 
 
 class PendingSend:
-    """Message that is being sent. It keeps its tensors alive until the pipeline schedule waits for it, as gloo and NCCL
-    do."""
+    """Message that is being sent. It keeps its tensors alive until the pipeline schedule waits for it, as gloo and
+    NCCL do."""
 
     def __init__(self, work: Any, tensors: list[Any]) -> None:
         self._work, self._tensors = work, tensors
@@ -196,8 +200,8 @@ class PendingSend:
 
 @contextmanager
 def _hold_messages() -> Iterator[None]:
-    """Make sent tensors stay alive, within the `with` block, until the pipeline schedule waits for their messages.
-    (Fake process groups would free them at once.)"""
+    """Keep sent tensors alive, within the `with` block, until the pipeline schedule waits for their messages. Without
+    this, fake process groups would free the tensors at once."""
     from torch.distributed.pipelining import schedules
 
     send = schedules._batch_p2p

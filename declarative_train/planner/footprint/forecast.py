@@ -1,10 +1,10 @@
 """Prediction of a plan's peak memory. For each pipeline position, one rank of the plan runs a step alone, on tensors
 without memory.
 
-If the model has a long chain of equal blocks, two short chains are traced and the memory is extrapolated
-(`extrapolate.py`). Very many ranks are replaced by a few, and many microbatches by three smaller numbers of them. If
-the trace of a pipeline would still take more than a few seconds, its memory is estimated in
-`planner/estimate/memory.py`, with the memory scale of the same model on one device."""
+Three things shorten the traces. In a model with a long chain of equal blocks, two short chains are traced, and the
+memory is extrapolated (`extrapolate.py`). Very many ranks are replaced by a few. Many microbatches are replaced by
+three smaller numbers of them. If the trace of a pipeline would still take more than a few seconds, its memory is
+estimated by `planner/estimate/memory.py`, with the memory scale of the same model on one device."""
 
 from __future__ import annotations
 
@@ -73,8 +73,9 @@ class Forecast:
         return TraceResult(tuple(_row(plan, small, place, moments.copy()) for place, moments in found.items()))
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
-        """Return the scale of memory estimates for `model`, from a trace of its plan; None if the trace failed. The
-        plan is sharded or on one device. On one device, the half-precision copies of the parameters are subtracted."""
+        """Return the scale of memory estimates for `model`, from a trace of its plan, or None if the trace failed. The
+        plan must be sharded or on one device. On one device, the half-precision copies of the parameters are
+        subtracted."""
         try:
             moments = self._trace(*_prepare(plan))[0]
         except Exception:
@@ -90,8 +91,8 @@ class Forecast:
         return MemoryScale(kept / rows / max(1, elements), working / rows, float(loss) / rows)
 
     def _trace(self, small: Plan, is_begun: bool) -> Found:
-        """Trace a small plan, or take its trace from the cache. Return {pipeline position: live bytes at each moment}.
-        `is_begun`: gradients exist from the beginning of the step. Raises the errors of the trace."""
+        """Return a dict from pipeline position to the live bytes at each moment, from a trace of a small plan or from
+        the cache. `is_begun`: gradients exist from the beginning of the step. Raises the errors of the trace."""
         key = _without_irrelevant(small)
         self.spent_s += START_S + _all_calls(small) * CALL_S
         for known, was_begun, found in self._tried:
@@ -113,8 +114,8 @@ class Forecast:
 
 
 def _without_irrelevant(plan: Plan) -> Plan:
-    """Return the plan with empty values in place of those that do not affect a step, such as its name. Plans with the
-    same step become equal, and share an entry of the cache."""
+    """Return the plan without the values that do not affect a step, such as its name. So plans with the same step are
+    equal, and share an entry of the cache."""
     layout = replace(plan.layout, hardware=None)
     nothing: dict[str, Any] = {"meta": {}, "settings": {}, "memory": (), "estimate": None, "choice": None}
     nothing |= {"overrides": (), "recipe": {}, "files": (), "not_traced": ""}
@@ -122,17 +123,16 @@ def _without_irrelevant(plan: Plan) -> Plan:
 
 
 def _split_positions(layout: LayoutPlan) -> list[list[int]]:
-    """Divide the pipeline positions into groups, one for each process that traces. There is one process per core, up to
-    a limit, because each process needs memory."""
+    """Divide the pipeline positions into groups, one for each process that traces. There is one process per core, up
+    to a limit, because each process needs memory."""
     places = list(kinds_of_rank(layout))
     number = min(usable_cores(), MOST_AT_ONCE, len(places))
     return [places[first::number] for first in range(number)]
 
 
 def _trace_kinds(small: Plan, is_begun: bool, places: Sequence[int], is_split: bool = False) -> Found:
-    """Trace a small plan and return {pipeline position: live bytes at each moment}, for the first rank at each
-    position. `is_begun`: gradients exist from the beginning of the step. `places`: the positions to trace. `is_split`:
-    traces may run in child processes."""
+    """Trace the first rank at each position in `places`. Return a dict from position to the live bytes at each moment.
+    `is_begun`: gradients exist from the beginning of the step. `is_split`: traces may run in child processes."""
     few = _fewer_microbatches(small)
     if few:
         tried = [_trace_whole(each, is_begun, places, is_split) for each in few]
@@ -152,7 +152,7 @@ def _trace_whole(small: Plan, is_begun: bool, places: Sequence[int], is_split: b
 
 
 def _all_calls(small: Plan) -> int:
-    """Return the number of layer calls in all traces that a plan needs; 0 if they are too many to trace."""
+    """Return the number of layer calls in all traces of a plan, or 0 if it is too large, so that nothing is traced."""
     every = [(each, _long_runs(each)) for each in _fewer_microbatches(small) or [small]]
     number = sum(_calls(plan, runs) * (1 + len(runs)) for plan, runs in every)
     return number if number <= MOST_CALLS * len(every) else 0
@@ -163,10 +163,9 @@ def _chunks(plan: Plan) -> int:
 
 
 def _fewer_microbatches(plan: Plan) -> list[Plan]:
-    """Return three copies of a pipeline's plan with fewer microbatches: n, n + r and n + 2 r, where r is the number of
-    pipeline ranks. Return [] without a pipeline, or if tracing the three would not be less work.
-
-    A full pipeline repeats its schedule, so its memory either is constant or grows linearly with the microbatches."""
+    """Return three copies of a pipeline's plan with fewer microbatches: n, n + r and n + 2 r for r pipeline ranks. A
+    full pipeline repeats its schedule, so its memory is constant or grows linearly with the microbatches. The list is
+    empty without a pipeline, or if tracing the three copies would not be less work."""
     pipeline, ranks, number = plan.layout.pipeline, plan.layout.size("pipeline"), _chunks(plan)
     if pipeline is None:
         return []
@@ -187,8 +186,9 @@ def _fewer_microbatches(plan: Plan) -> list[Plan]:
 
 
 def extrapolate_microbatches(tried: list[Found], number: int, numbers: list[int]) -> Found | None:
-    """Return {pipeline position: live bytes at the peak} for `number` microbatches, extrapolated from three traces;
-    None if the memory does not grow linearly. `tried`: the traces. `numbers`: their numbers of microbatches."""
+    """Return a dict from pipeline position to the live bytes at the peak for `number` microbatches, extrapolated from
+    three traces. Return None if the memory does not grow linearly. `tried`: the traces. `numbers`: their numbers of
+    microbatches."""
     found: Found = {}
     for place in tried[0]:
         one, two, three = (moments[place][int(moments[place].sum(axis=1).argmax())] for moments in tried)
@@ -213,9 +213,9 @@ def _row(plan: Plan, small: Plan, place: int, moments: Any) -> MemoryPlan:
 
 
 def _moments(plan: Plan, runs: list[CopyChain], rank: int, is_begun: bool, is_split: bool) -> Any:
-    """Trace a step of rank `rank` and return a float array (operations, kinds): the live bytes at each moment of a step
-    of the whole plan. `runs`: the chains of copies that are shortened for the traces. `is_begun`: gradients exist from
-    the beginning of the step. `is_split`: the traces run in child processes."""
+    """Return the live bytes at each moment of a step of rank `rank`, as a float array (operations, kinds). They are
+    traced with short chains and extrapolated. `runs`: the chains of copies to shorten. `is_begun`: gradients exist
+    from the beginning of the step. `is_split`: the traces run in child processes."""
     with _one_thread():
         if not runs:
             return _memory_trace(plan, rank, is_begun).bytes.astype(float)
@@ -248,9 +248,9 @@ def _memory_trace(plan: Plan, rank: int, is_begun: bool) -> MemoryTrace:
 
 
 def _prepare(plan: Plan) -> tuple[Plan, bool]:
-    """Return (plan to trace, whether gradients exist at the beginning of its step). The plan to trace has few ranks and
-    at most two accumulation steps. If all accumulation steps need the same memory, it has one, at whose beginning
-    gradients exist."""
+    """Return the plan to trace, which has few ranks and few accumulation steps, and whether gradients exist when its
+    step begins. There are at most two accumulation steps. If all accumulation steps need the same memory, the plan has
+    one of them, at whose beginning gradients exist."""
     batch, is_begun = plan.batch, False
     if plan.layout.pipeline is None:
         is_begun = batch.accumulation > 1 and _are_chunks_alike(plan.layout)
@@ -268,22 +268,22 @@ def _device(layout: LayoutPlan) -> Literal["cuda", "cpu", "mps"]:
 
 
 def _are_chunks_alike(layout: LayoutPlan) -> bool:
-    """Return whether all accumulation steps do the same work: the last one does not also reduce whole gradients, or
-    average gradients over replicas."""
+    """Return whether all accumulation steps do the same work. They do not if the last one also reduces whole
+    gradients, or averages gradients over replicas."""
     if layout.sharding is not None:
         return not layout.sharding.keeps_gradients and not layout.has("replicate")
     return layout.is_one_process and not layout.scatters
 
 
 def _few(plan: Plan, runs: list[CopyChain]) -> list[int]:
-    """Return the number of copies to trace for each chain in `runs`. If only one of every n blocks is recomputed, n
-    blocks count as one copy."""
+    """Return the number of copies to trace for each chain in `runs`. If one of every n blocks is recomputed, n blocks
+    count as one copy."""
     alike = plan.training.recomputation.every
     return [FEW * alike + len(run.paths) % alike for run in runs]
 
 
 def _long_runs(plan: Plan) -> list[CopyChain]:
-    """Return the longest chains of copies in a plan, the longest first. Their number is limited, because each costs a
+    """Return the longest chains of copies in a plan, the longest first. Only a few are returned, because each costs a
     trace."""
     runs = sorted(find_chains(plan, LONG * plan.training.recomputation.every), key=lambda run: -len(run.paths))
     return runs[:MOST_RUNS]
@@ -298,8 +298,8 @@ def _leaves(graph: Graph) -> int:
 
 
 def _share(plan: Plan, shards: int) -> float:
-    """Return the number of parameter elements on the first of `shards` ranks. This rank has most, because `fully_shard`
-    divides the first dimension of each tensor and rounds up."""
+    """Return the number of parameter elements on the first of `shards` ranks. It has most of them, because
+    `fully_shard` divides the first dimension of each tensor and rounds up."""
     return float(
         sum(
             ceil(item.shape[0] / shards) * prod(item.shape[1:]) if item.shape else 1
@@ -311,8 +311,8 @@ def _share(plan: Plan, shards: int) -> float:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Use one torch thread within the `with` block, because a process with a thread pool must not fork ranks.
-    Afterwards restore the number of threads and the random generators."""
+    """Use one torch thread within the `with` block, because a process with a thread pool must not fork ranks. At the
+    end, restore the number of threads and the random generators."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,5 +1,5 @@
 """Function calls in forked child processes. A trace leaves state in torch (process groups, meshes, caches of shards).
-If it ran in this process, real ranks that are forked from it later would reuse this state."""
+Real ranks that are forked from this process later would reuse this state, so traces run in children."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class ChildError(Exception):
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use. A child process has its share of its parent's cores."""
+    """Return the number of cores that this process may use. A child process may use its share of its parent's cores."""
     return num_cores() if _cores is None else _cores
 
 
 def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
     """Call functions at the same time, each in a child process, and return their results. Raises the first ChildError.
-    A process that is itself such a child calls the first function directly, and forks only for the others: it ends
-    soon, so the state that a function leaves in torch does no harm."""
+    In a process that is itself such a child, the first function is called directly and only the others in new
+    children. The state that it leaves in torch does no harm there, because the child ends soon."""
     own = works[:1] if _is_child else []
     sys.stdout.flush()
     sys.stderr.flush()
@@ -50,7 +50,7 @@ def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
             os.close(writing)
         outcomes = [_outcome(work) for work in own]
         answers = _read(list(children), time.monotonic() + MOST_S)
-        outcomes += [_loaded(answers[reading]) for reading in children]
+        outcomes += [_read_answer(answers[reading]) for reading in children]
     finally:
         for reading, child in children.items():
             os.close(reading)
@@ -81,9 +81,9 @@ def _fork(work: Callable[[], T], writing: int, others: Sequence[int], cores: int
         os._exit(0)
 
 
-def _loaded(answer: bytes) -> tuple[Any, str]:
-    """Return (result, error text) from the bytes that a child process wrote (`answer`); one of the two is empty. If the
-    child ended early, return an error."""
+def _read_answer(answer: bytes) -> tuple[Any, str]:
+    """Return (result, error text) from the bytes `answer` that a child process wrote. One of the two is empty. If the
+    child ended early, return an error text."""
     try:
         found, error = pickle.loads(answer)
     except (pickle.UnpicklingError, EOFError):
@@ -101,8 +101,8 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first cause of an error (`__cause__`) in one line. The first cause names the mistake; torch's pipeline
-    schedules raise another error from it, which says only in which stage it happened."""
+    """Return the first cause of an error (`__cause__`) in one line, because the first cause names the mistake. For
+    example, torch's pipeline schedules raise another error from it, which says only in which stage it happened."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = str(error).strip().partition("\n")[0][:MOST_LETTERS]
@@ -110,8 +110,7 @@ def in_a_line(error: BaseException) -> str:
 
 
 def _limit_memory() -> None:
-    """Limit the memory of this child process, because a size that is read from a tensor without values may be absurdly
-    large."""
+    """Limit the memory of this child process, because a size read from a tensor without values may be huge."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except (OSError, ValueError):
@@ -123,8 +122,8 @@ def _limit_memory() -> None:
 
 
 def _read(pipes: Sequence[int], deadline_s: float) -> dict[int, bytes]:
-    """Read from pipes until all are closed or `time.monotonic` reaches `deadline_s`. Return {pipe: the bytes that were
-    read}."""
+    """Return a dict from pipe to the bytes read from it. Read until all pipes are closed or `time.monotonic` reaches
+    `deadline_s`."""
     parts: dict[int, list[bytes]] = {pipe: [] for pipe in pipes}
     waiting = list(pipes)
     while waiting and (left := deadline_s - time.monotonic()) > 0:

@@ -1,12 +1,12 @@
 """Count of the bytes of all live tensors while a step runs.
 
-A dispatch mode sees the storages of the results of each operation; a weak reference reports when a storage is freed. On
-a GPU the count should equal the bytes that torch's caching allocator gives out, without rounding and fragmentation
-(this was never compared). On the CPU it is the memory of the process without its code. Memory that a kernel allocates
-and frees within one operation is not counted.
+A dispatch mode sees the storages of the results of each operation; a weak reference reports when a storage is freed.
+On a GPU the count should equal the bytes that torch's caching allocator has given out, without rounding and
+fragmentation (this was never compared). On the CPU it is the memory of the process without its code. Memory that a
+kernel allocates and frees within one operation is not counted.
 
-Each storage has a class. Parameters, gradients and optimizer state are recognised by their owner; for other storages
-the class depends on the phase of the step in which they were created."""
+Each storage has a class. Parameters, gradients and optimizer state are recognised by their owner. The class of other
+storages is set by the phase of the step in which they were created."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WIRES = ("c10d::send", "c10d::recv")  # between the stages of a pipeline: activ
 
 
 class Storage:
-    """Storage of a tensor, live or freed. `kind`: its class, which may be set after its creation."""
+    """Storage of a tensor, live or freed. `kind`: its class, which may change after its creation."""
 
     __slots__ = ("is_claimed", "is_piece", "kind", "num_bytes", "reference")
 
@@ -49,10 +49,10 @@ class Storage:
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counter of live bytes, active within its `with` block.
 
-    `phase`: the class of new storages. `changes`: (storage, change in bytes), in order of time. `operations`: (name,
-    length of `changes` after it, pass) for each operation that changed something. During autograd the pass is
-    ("backward", torch's number of the backward); otherwise it is the value of `between`. `copies_reduced`: count also
-    the copy that gloo makes of a tensor before it reduces it."""
+    `phase`: the class of new storages. `changes`: pairs (storage, change in bytes), in order of time. `operations`:
+    for each operation that changed something, a tuple (name, length of `changes` after it, pass). During autograd the
+    pass is ("backward", torch's number of the backward); otherwise it is the value of `between`. `copies_reduced`:
+    also count the copy that gloo makes of a tensor before it reduces it."""
 
     def __init__(self, *, copies_reduced: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -66,7 +66,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lock = threading.RLock()
 
     def add(self, tensor: Any) -> Storage | None:
-        """Count the storage of a tensor if it is new, and return its record; None for a tensor without memory."""
+        """Count the storage of a tensor if it is new, and return its record. Return None for a tensor without storage,
+        such as a meta tensor."""
         if hasattr(tensor, "to_local"):
             with torch.no_grad():  # otherwise it makes a view, which is an operation
                 tensor = tensor.to_local()
@@ -87,15 +88,15 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return stored
 
     def claim(self, tensor: Any, kind: int) -> None:
-        """Set the class of a tensor's storage to `kind` (such as PARAMETERS) for its whole lifetime; the tensor is
-        counted if it is new."""
+        """Set the class of a tensor's storage to `kind` (such as PARAMETERS) for the lifetime of the storage. The
+        storage is counted if it is new."""
         stored = self.add(tensor)
         if stored is not None:
             stored.kind, stored.is_claimed = kind, True
 
     def take_batch(self, tensor: Any) -> None:
-        """Count a tensor of a batch as input data, with the bytes of the tensor and not of its storage: one storage may
-        contain several steps that were read ahead."""
+        """Count a tensor of a batch as input data, with the bytes of the tensor. The bytes of its storage would be too
+        many: one storage may contain several steps that were read ahead."""
         storage = tensor.untyped_storage()
         stored = self._stored.get(id(storage))
         if stored is None:
@@ -154,8 +155,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return copy
 
     def _find_copy(self, tensor: Any) -> None:
-        """Count a tensor that gloo creates as a copy for a collective. Such a tensor is the result of no operation, so
-        it would not be counted otherwise."""
+        """Count a tensor that gloo creates as a copy for a collective. It is not the result of an operation, so
+        nothing else counts it."""
         is_new = id(tensor.untyped_storage()) not in self._stored
         stored = self.add(tensor)
         if is_new and stored is not None:
@@ -163,7 +164,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _claim_buffers(self, tensors: Any) -> None:
         """Set the class of the tensors that a collective reads and writes to GATHERED, except for tensors whose class
-        was set for their whole lifetime (`claim`)."""
+        `claim` has set."""
         for item in tensors_in(tensors):
             stored = self.add(item)
             if stored is not None and not stored.is_claimed:
@@ -171,7 +172,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def tensors_in(found: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in the arguments or results of an operation. `found`: a tensor, or nested lists, tuples and
+    """Yield the tensors in `found`, the arguments or results of an operation: a tensor, or nested lists, tuples and
     dicts."""
     if isinstance(found, torch.Tensor):
         yield found
@@ -182,8 +183,8 @@ def tensors_in(found: Any) -> Iterator[torch.Tensor]:
 
 @contextmanager
 def count_resizes(live: LiveBytes) -> Iterator[None]:
-    """Make `live` count resizes of storages within the `with` block; `fully_shard` frees gathered parameters by
-    resizing."""
+    """Make `live` count resizes of storages within the `with` block, because `fully_shard` frees gathered parameters
+    by resizing."""
     resize = torch.UntypedStorage.resize_
 
     def note_resize(storage: Any, size: Any) -> Any:

@@ -37,7 +37,7 @@ def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch],
 
 
 class MemoryObserver:
-    """Observer of a step. It sets the class of new storages by the part of the step in which they are created.
+    """Observer of a step that sets the class of new storages by the part of the step in which they are created.
     Everything that the loss creates, in its forward and in its backward, has the class LOSS. The casts of all
     parameters are recorded as a pass of their own, and so is the forward of each stage."""
 
@@ -87,7 +87,7 @@ class MemoryObserver:
             self._live.claim(gradient, GRADIENTS)
 
     def _set_in_backward(self, phase: int, tensors: Iterable[torch.Tensor]) -> None:
-        """Make `phase` the class of everything that is created after the backward has reached one of these tensors."""
+        """Make `phase` the class of everything that is created after the backward reaches one of these tensors."""
 
         def set_phase(_: torch.Tensor) -> None:
             self._live.phase = phase

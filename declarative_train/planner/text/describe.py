@@ -1,6 +1,5 @@
-"""Text of `dtrain plan`, in aligned columns.
-
-Equal ranks and equal rows are printed once, so that 4,096 ranks fit on a page."""
+"""Text of `dtrain plan`, in aligned columns. Equal ranks and equal rows are printed once, so that 4,096 ranks fit on a
+page."""
 
 from __future__ import annotations
 
@@ -43,8 +42,8 @@ _MOST_CLASSES = 12  # listed by name
 
 
 def describe(plan: Plan, *, hashes: bool = True) -> str:
-    """Return the text of `dtrain plan`, without a final newline. `hashes`: include the hashes of the plan and of files;
-    False for texts that tests compare, because hashes differ between machines and after edits that have no effect."""
+    """Return the text of `dtrain plan`, without a final newline. `hashes`: include the hashes of the plan and of
+    files. Texts that tests compare have none, because hashes differ between machines and after edits without effect."""
     parts = [
         _head(plan) + (f", plan {plan.identity[:12]}" if hashes else ""),
         section("data", _data(plan)),
@@ -86,8 +85,7 @@ def _head(plan: Plan) -> str:
 
 
 def mode_in_words(layout: LayoutPlan) -> str:
-    """Return the mode and the devices of a layout as text, such as `ddp on 2 GPUs` or `pipeline x fsdp on 4 nodes x 8
-    GPUs`."""
+    """Return the mode and the devices of a layout as text: `ddp on 2 GPUs`, `pipeline x fsdp on 4 nodes x 8 GPUs`."""
     if layout.is_one_process and not layout.scatters:
         return "single, on one device"
     product = ""
@@ -133,8 +131,8 @@ def _data(plan: Plan) -> list[str]:
 
 
 def _classes(field: FieldSpec) -> list[str]:
-    """Return a line of text for each column of a field that contains categories: its class names with their numbers.
-    Return [] for a field without a vocabulary."""
+    """Return a line of text for each column of categories in a field: its class names with their numbers. The list is
+    empty for a field without a vocabulary."""
     found = field.statistics.get("vocabulary")
     if not isinstance(found, list):
         return []
@@ -154,8 +152,7 @@ def _classes(field: FieldSpec) -> list[str]:
 
 
 def _describe_generated(source: dict[str, object]) -> str:
-    """Return a line on a source without a path, which generates its data: its type and the keys that differ from the
-    defaults."""
+    """Return a line on a source that generates its data: its type and the keys that differ from the defaults."""
     return component_in_words({"type": source["type"]} | DATASETS.read(source).as_data(defaults=False))
 
 
@@ -211,8 +208,8 @@ def _objective(plan: Plan) -> list[str]:
 
 
 def _call(table: Registry[C], term: TermPlan | MetricPlan) -> str:
-    """Return a loss or metric as text: its type, the tensors that it reads, and the keys that differ from the defaults.
-    `table`: LOSSES or METRICS."""
+    """Return a loss or metric as text: its type, the tensors that it reads, and the keys that differ from the
+    defaults. `table`: LOSSES or METRICS."""
     fields = table.read(term.component).as_data(defaults=False)
     words = [f"{key} {_short(value)}" for key, value in fields.items() if key not in ("type", PLUGIN)]
     against = "" if term.target is None else f" against {term.target}"
@@ -298,7 +295,7 @@ def _intervals(plan: Plan) -> list[list[str]]:
 
 
 def _background_copy(plan: Plan) -> str:
-    """Return a note on the host memory for checkpoints that are written in the background; "" if they are not."""
+    """Return a note on the host memory that checkpoints written in the background need, or "" if there are none."""
     if plan.checkpoint is None or not plan.checkpoint.background:
         return ""
     size = amount(max(each.parameters + each.optimizer for each in memory(plan)), "B")
@@ -316,7 +313,7 @@ def _format_copy(plan: Plan) -> str:
 
 
 def _to(plan: Plan) -> str:
-    """Return a note on the log sinks of the run; "" if they are the default sinks."""
+    """Return a note on the log sinks of the run, or "" for the default sinks."""
     names = list(plan.logging.sinks)
     return "" if names == ["tensorboard"] else f", to {', '.join([*names, 'events.jsonl'])}"
 

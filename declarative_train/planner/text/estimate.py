@@ -1,9 +1,9 @@
 """Text of a plan's estimate, its memory, and the choice of `parallelism: auto`: figures first, then their assumptions.
 Also the table of one recipe on several numbers of GPUs.
 
-The table has two bounds for the step time: communication overlaps with computing as far as possible, or not at all. The
-real time is between them and can only be measured, because it depends on kernels that share processors and memory with
-the transfers."""
+This table has two bounds for the step time: communication overlaps with computing as far as possible, or not at all.
+The real time is between them and can only be measured, because it depends on kernels that share processors and memory
+with the transfers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _waiting_s(estimate: EstimatePlan) -> float:
 
 
 def _data(plan: Plan, estimate: EstimatePlan) -> str:
-    """Return a text that says how long it takes to make the batches of a step, and whether the step waits for them."""
+    """Return a text that says how long the batches of a step take, and whether the step waits for them."""
     if not estimate.data_s:
         return "the training set stays on the GPU"
     workers = plan.data.workers
@@ -113,13 +113,13 @@ def _describe_traces(choice: ChoicePlan) -> list[str]:
 
 
 def _rank(each: CandidatePlan) -> tuple[bool, float]:
-    """Return a sort key for a candidate. The chosen one comes first and the others by step time; without times, they
-    keep their order."""
+    """Return a sort key that puts the chosen candidate first and the others in order of step time. Without times, the
+    order stays."""
     return each.verdict != TAKEN, each.step_s or 0.0
 
 
 def _group_rejected(choice: ChoicePlan) -> dict[str, str]:
-    """Return {error text: names of the candidates that were rejected with this error}."""
+    """Return a dict from error text to the names of the candidates that were rejected with this error."""
     found: dict[str, list[str]] = {}
     for each in choice.candidates:
         if each.memory_bytes is None:
@@ -133,8 +133,8 @@ def _candidate(each: CandidatePlan) -> list[str]:
 
 
 def _not_shown(choice: ChoicePlan) -> list[str]:
-    """Return one line on the number of candidates that the table leaves out; [] if it has all. Candidates that differ
-    from one in the table only in schedule or microbatches are left out too."""
+    """Return one line on the number of candidates that the table leaves out, or [] if it has all. For example, the
+    table leaves out candidates that differ from one in the table only in schedule or microbatches."""
     possible = sum(each.memory_bytes is not None for each in choice.candidates)
     rest = choice.num_considered - len(choice.candidates) + max(0, possible - _MOST_CANDIDATES)
     return [f"{format_count(rest, 'more candidate')}, slower or too large"] if rest else []
@@ -191,8 +191,8 @@ PAYS = 1.4  # minimum speedup from twice as many devices
 
 
 class ScalingRow(NamedTuple):
-    """Row of the scaling table, for one number of GPUs. `plan`: the plan with its estimated time; None if there is no
-    plan, and then `why` is the reason."""
+    """Row of the scaling table, for one number of GPUs. `plan`: the plan with its estimated time. If it is None, `why`
+    is the reason."""
 
     num_gpus: int
     plan: Plan | None
@@ -210,7 +210,7 @@ def scale_data(row: ScalingRow) -> dict[str, object]:
 
 
 def describe_scale(found: Sequence[ScalingRow]) -> str:
-    """Return the scaling table as text, with a row for each number of GPUs and the assumptions below. Speeds are
+    """Return the scaling table as text, with a row for each number of GPUs and the assumptions at the end. Speeds are
     relative to the first row that has a plan."""
     rows = [["GPUs", "mode", "rows each", "memory", "step", "speed", "of ideal", ""]]
     first = next((each for each in found if each.plan is not None), None)
@@ -262,8 +262,8 @@ def _between(low: str, high: str) -> str:
 
 
 def step_bounds(plan: Plan) -> tuple[float, float]:
-    """Return (lower bound, upper bound) of the step time in seconds: communication overlaps with computing as far as
-    possible, or not at all."""
+    """Return two bounds of the step time in seconds: if communication overlaps with computing as far as possible, and
+    if it does not overlap at all."""
     estimate = plan.estimate
     assert estimate is not None
     assert estimate.step_s is not None
@@ -275,9 +275,11 @@ def transfer_s(estimate: EstimatePlan) -> float:
 
 
 def verdict(before: ScalingRow, each: ScalingRow) -> str:
-    """Return a verdict on the devices that row `each` has in addition to row `before`: `pays` if steps become at least
-    `PAYS` times as fast for each doubling of the devices; `pays if hidden` if they do so only when communication
-    overlaps with computing; else `does not pay`."""
+    """Return a verdict on the devices that row `each` has in addition to row `before`.
+
+    pays             steps become at least `PAYS` times as fast for each doubling of the devices
+    pays if hidden   they do so only if communication overlaps with computing
+    does not pay     otherwise"""
     assert before.plan is not None
     assert each.plan is not None
     needed = PAYS ** math.log2(each.num_gpus / before.num_gpus)

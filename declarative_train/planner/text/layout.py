@@ -37,8 +37,8 @@ def describe_layout(plan: Plan) -> list[str]:
 
 
 def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
-    """Return lines on sharding, where it differs from the default: parameters that stay gathered, and when gradients
-    are reduced if a step has several chunks. `num_chunks`: number of forwards in a step."""
+    """Return lines on the settings of sharding that differ from the default. They name parameters that stay gathered
+    and, for a step with several chunks, when gradients are reduced. `num_chunks`: number of forwards in a step."""
     lines = []
     if sharding.reshard is False:
         lines.append("gathered parameters stay until the backward")
@@ -63,7 +63,7 @@ def describe_context(context: ContextPlan, size: int) -> str:
 
 def describe_cuts(layout: LayoutPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
     """Return lines that say which layers the ranks of `tensor` and `expert` divide, and why other layers stay whole.
-    Equal layers in the copies of a `repeat` share a line. `parameters`: the parameters of the plan."""
+    Equal layers in the copies of a `repeat` share a line."""
     assert layout.cuts is not None
     cuts, of_experts = layout.cuts, layout.cuts.of_experts
     total = sum(item.num_elements for item in parameters if item.tie is None)
@@ -109,8 +109,8 @@ def _rank(rank: RankPlan, axes: Sequence[str], layout: LayoutPlan) -> list[str]:
 
 
 def _collapse(layout: LayoutPlan) -> list[str]:
-    """Return the table of the ranks as lines: a header, then one line for all ranks with the same stages (without a
-    pipeline, one line for all ranks). After `_MOST_RANKS` lines, the remaining ones are only counted."""
+    """Return the table of the ranks as lines: a header, then one line for all ranks with the same stages. Without a
+    pipeline there is one line for all ranks. After `_MOST_RANKS` lines, the table only counts the remaining ones."""
     alike: dict[tuple[int, ...], list[RankPlan]] = {}
     for rank in layout.ranks:
         alike.setdefault(rank.stages, []).append(rank)
@@ -182,8 +182,8 @@ def _legend(pipeline: PipelinePlan) -> str:
 
 
 def _grid(pipeline: PipelinePlan) -> list[str]:
-    """Return the schedule as lines, with a row for each rank of a pipeline and a column for each unit of time. The cell
-    `1F0` means stage 1, forward, microbatch 0."""
+    """Return the schedule as lines, with a row for each rank of a pipeline and a column for each unit of time. The
+    cell `1F0` means stage 1, forward, microbatch 0."""
     ranks = list(range(len(pipeline.grid)))
     shown = ranks if len(ranks) <= 8 else [*ranks[:4], *ranks[-4:]]
     rows = [[f"rank {rank}", *(cell or "." for cell in pipeline.grid[rank][:_MOST_COLUMNS])] for rank in shown]

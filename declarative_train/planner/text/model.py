@@ -1,5 +1,5 @@
-"""Text of a plan's model and of the settings of its parameters, as two tables; also the titles and aligned columns that
-all texts of a plan use."""
+"""Text of a plan's model and of the settings of its parameters, as two tables. Also the titles and aligned columns
+that all texts of a plan use."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _NUMBER = re.compile(r"[\d,]+(\.\d+)?")
 
 
 def section(title: str, lines: Sequence[str]) -> str:
-    """Return the title with the lines indented below it; "" if there are no lines."""
+    """Return the title with the lines indented below it, or "" if there are no lines."""
     return "\n".join([title, *(f"  {line}" for line in lines)]) if lines else ""
 
 
 def columns(rows: Sequence[Sequence[str]], *, numbers: bool = True) -> list[str]:
-    """Return the rows of a table as lines in which every column is as wide as its widest cell. `numbers`: align cells
-    that are numbers to the right."""
+    """Return the rows of a table as lines, in which every column is as wide as its widest cell. `numbers`: align
+    numbers to the right."""
     if not rows:
         return []
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
@@ -44,7 +44,7 @@ def _cell(cell: str, width: int, numbers: bool) -> str:
 
 
 def component_in_words(component: dict[str, object]) -> str:
-    """Return a component as text, with its type and the fields that are not None or False, such as `adam lr 0.003 betas
+    """Return a component as text: its type and the fields that are not None or False, such as `adam lr 0.003 betas
     [0.9, 0.999]`."""
     fields = (
         f"{key} {value}"
@@ -69,8 +69,8 @@ def describe_model(plan: Plan) -> list[str]:
 
 
 def _same_copy(node: Node) -> tuple[object, ...]:
-    """Return a key that is equal for nodes which share a row of the table: copies of a `repeat` whose rows look the
-    same."""
+    """Return a key that is equal for nodes that share a row of the table: copies of a `repeat` whose rows would be
+    equal."""
     parts = node.name.split(".")
     if not parts[-1].isdigit():
         return (node.name,)
@@ -130,7 +130,7 @@ MOST_GROUPS = 24
 
 
 class UpdateGroup(NamedTuple):
-    """Parameters that the optimizer updates in the same way. `rule`: the optimizer with its fields, as text, without
+    """Parameters that the optimizer updates in the same way. `rule`: text with the optimizer and its fields, except
     `lr` and `weight_decay`."""
 
     rule: str
@@ -150,8 +150,8 @@ class UpdateGroup(NamedTuple):
 
 def groups_of(plan: Plan, *, by_start: bool = False) -> list[UpdateGroup]:
     """Return the groups of parameters that the optimizer updates in the same way, in the order of the model. Tied and
-    frozen parameters are left out. `by_start`: include frozen parameters, and divide the groups by their initial values
-    too."""
+    frozen parameters are left out. `by_start`: include frozen parameters, and also divide the groups by initial
+    values."""
     found: dict[str, UpdateGroup] = {}
     for parameter in plan.parameters:
         if parameter.tie is None and (by_start or not parameter.frozen):
@@ -162,7 +162,7 @@ def groups_of(plan: Plan, *, by_start: bool = False) -> list[UpdateGroup]:
 
 
 def _is_loaded(plan: Plan, parameter: ParameterPlan) -> bool:
-    """Return whether a parameter's initial value comes from a file; then its `init` has no effect."""
+    """Return whether a parameter's initial value comes from a file, so that its `init` has no effect."""
     if is_added(parameter.name):
         return False
     return any(_fills(weights, parameter.name) for weights in plan.weights)
@@ -187,7 +187,8 @@ def _group(parameter: ParameterPlan, optimizer: dict[str, object]) -> UpdateGrou
 
 
 def describe_parameters(plan: Plan) -> list[str]:
-    """Return the table of the settings of parameters as lines; [] if no parameter has settings of its own."""
+    """Return the table of the settings of parameters as lines. The list is empty if no parameter has settings of its
+    own."""
     if not any(_is_set(parameter) for parameter in plan.parameters if parameter.tie is None):
         return []
     groups = groups_of(plan, by_start=True)
@@ -225,6 +226,6 @@ def _number(value: float | None) -> str:
 
 
 def update_in_words(group: UpdateGroup) -> str:
-    """Return how the optimizer updates a group, as text: `sgd momentum 0.9, lr 0.1, weight decay 0.01`."""
+    """Return a text on how the optimizer updates a group: `sgd momentum 0.9, lr 0.1, weight decay 0.01`."""
     lr = "" if group.lr is None else f", lr {group.lr:g}"
     return f"{group.rule}{lr}" + (f", weight decay {group.weight_decay:g}" if group.weight_decay else "")

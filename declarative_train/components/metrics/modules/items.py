@@ -15,8 +15,7 @@ from declarative_train.components.losses.modules.elementwise import in_full, ite
 def weights(shape: torch.Size, counted: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor | None:
     """Return the weight of each item of a batch, (B, *S) float64, or None if all weights are 1. `shape`: (B, *S).
     `counted`: bool, False for ignored items, whose weight is 0. `mask`, `row_weight`: further factors of the weights,
-    or None.
-    """
+    or None."""
     weight = item_weight(mask, row_weight, len(shape), torch.float64)
     if counted is not None:
         weight = counted.to(torch.float64) if weight is None else weight * counted
@@ -32,8 +31,7 @@ class ClassItems:
 
     Input: scores (B, ..., C, ...), and targets, which are class numbers (B, *S) or probabilities with the shape of the
     scores. Result: a tuple of scores (N, C), class numbers (N,) and weights (N,) of N items; weights are None if all
-    are 1. Probabilities are converted to the number of the most probable class.
-    """
+    are 1. Probabilities are converted to the number of the most probable class."""
 
     def __init__(self, axis: int, ignore_index: int | None) -> None:
         self.dim, self.ignore_index = axis + 1, ignore_index
@@ -58,8 +56,7 @@ class YesNoItems:
 
     Input: scores and answers, both (B, *S). Result: a tuple of scores (N, L), bool answers (N, L) and weights (N, L)
     of N items with L labels; weights are None if all are 1. The labels are dimension `axis` of a sample; if `axis` is
-    None, all elements belong to one label. An answer above one half is positive.
-    """
+    None, all elements belong to one label. An answer above one half is positive."""
 
     def __init__(self, axis: int | None, ignore_index: int | None) -> None:
         self.dim, self.ignore_index = None if axis is None else axis + 1, ignore_index
@@ -100,8 +97,7 @@ class FromCounts(MetricModule):
 
     If `threshold` is None, the class with the highest score is predicted. Otherwise each label is predicted positive
     if its score is above `threshold`, else negative. A class or label that is never predicted and never a target has
-    the value 0. As in torchmetrics, the average `macro` excludes such a class, but includes such a label.
-    """
+    the value 0. As in torchmetrics, the average `macro` excludes such a class, but includes such a label."""
 
     def __init__(
         self,
@@ -163,8 +159,7 @@ Area = Callable[[Tensor, Tensor], Tensor]
 def auroc(yes: Tensor, no: Tensor) -> Tensor:
     """Return the area under the ROC curve: the share of the pairs (positive, negative) in which the positive scores
     higher. Ties count half. `yes`, `no`: numbers of positives and of negatives at each distinct score, by ascending
-    score.
-    """
+    score."""
     below = no.cumsum(0) - no / 2
     return (yes * below).sum() / (yes.sum() * no.sum())
 
@@ -172,8 +167,7 @@ def auroc(yes: Tensor, no: Tensor) -> Tensor:
 def average_precision(yes: Tensor, no: Tensor) -> Tensor:
     """Return the average precision: the mean of a share that is computed for each positive. It is the share of
     positives among the items that score at least as high. `yes`, `no`: numbers of positives and of negatives at each
-    distinct score, by ascending score.
-    """
+    distinct score, by ascending score."""
     found, all_found = yes.flip(0).cumsum(0), (yes + no).flip(0).cumsum(0)
     return (yes.flip(0) * found / all_found).sum() / yes.sum()
 
@@ -181,8 +175,7 @@ def average_precision(yes: Tensor, no: Tensor) -> Tensor:
 class OfRanking(MetricModule):
     """Accumulator of a metric that depends on the order of scores. With several classes, each is compared with all
     others. The averages `macro` and `weighted` are over the classes or labels that have both positives and negatives.
-    With `micro`, the items of all classes or labels are compared together.
-    """
+    With `micro`, the items of all classes or labels are compared together."""
 
     def __init__(
         self,
@@ -201,8 +194,7 @@ class OfRanking(MetricModule):
 
     def update(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> None:
         """Store copies of the scores and of the answers, with answer -1 for items that do not count. Copies are needed
-        because the tensors of a batch are reused.
-        """
+        because the tensors of a batch are reused."""
         assert target is not None
         with torch.no_grad():
             scores, answer, weight = self._items(input, target, mask, row_weight)

@@ -1,6 +1,5 @@
 """Accumulators of means over items and of functions of such means (two sums on the device), and of the coefficient of
-determination (four sums).
-"""
+determination (four sums)."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ Values = Callable[[Tensor, Tensor | None, Tensor | None, Tensor | None], tuple[T
 
 class MeanOfItems(MetricModule):
     """Accumulator of a mean over items. `values`: function that computes value and weight of each item of a batch.
-    `finish`: function that turns the mean into the metric, such as a root.
-    """
+    `finish`: function that turns the mean into the metric, such as a root."""
 
     def __init__(
         self, values: Values, device: torch.device, finish: Callable[[Tensor], Tensor] = lambda mean: mean
@@ -119,8 +117,7 @@ class CrossEntropies:
 
 class ItemLoss:
     """Item values for a `MeanOfItems`: the input, unchanged. It has the cross entropy of each item (B, *S), computed
-    by a loss with `chunks`.
-    """
+    by a loss with `chunks`."""
 
     def __init__(self, ignore_index: int | None) -> None:
         self._ignore_index = ignore_index
@@ -148,8 +145,7 @@ def relative(x: Tensor, y: Tensor) -> Tensor:
 class Determination(MetricModule):
     """Accumulator of the coefficient of determination, which is the mean over the D elements of a row. For each of the
     D elements it holds the sums of weights, targets, squared targets and squared errors. The first target is
-    subtracted from all targets, so that targets far from 0 lose no precision, and equal targets have variance 0.
-    """
+    subtracted from all targets, so that targets far from 0 lose no precision, and equal targets have variance 0."""
 
     def __init__(self, num_outputs: int, ignore_index: int | None, device: torch.device) -> None:
         self._num_outputs, self._ignore_index, self._device = num_outputs, ignore_index, device

@@ -27,8 +27,7 @@ class PluginValues:
 
 class OfAllRows(MetricModule):
     """Accumulator of a metric that the user's method `whole` computes from all rows. Padding and masked rows are
-    excluded. Each rank stores its rows until the end of the evaluation; then they are gathered.
-    """
+    excluded. Each rank stores its rows until the end of the evaluation; then they are gathered."""
 
     def __init__(self, whole: Forward, edges: MetricInputs, device: torch.device) -> None:
         self._whole, self._edges, self._device = whole, edges, device

@@ -1,6 +1,5 @@
 """Functions for metrics of the order of labels within a row, and the accumulator of the Matthews correlation
-coefficient.
-"""
+coefficient."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ RowValues = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
 
 class Rows:
     """Item values for a `MeanOfItems`: one value per row of labels, computed by the function `values(scores, gains,
-    k)`.
-    """
+    k)`."""
 
     def __init__(self, values: RowValues, k: int | None) -> None:
         self._values, self._k = values, k
@@ -36,8 +34,7 @@ class Rows:
 
 def _count_at_least(scores: Tensor, among: Tensor | None = None) -> Tensor:
     """Return (B, K): for each label, the number of labels of its row that score at least as high, itself included.
-    `among`: bool (B, K), True for the labels to count; None: count all.
-    """
+    `among`: bool (B, K), True for the labels to count; None: count all."""
     held = scores if among is None else torch.where(among, scores, -torch.inf)
     ascending = held.sort(-1).values
     return scores.shape[-1] - torch.searchsorted(ascending, scores.contiguous()).double()
@@ -45,8 +42,7 @@ def _count_at_least(scores: Tensor, among: Tensor | None = None) -> Tensor:
 
 def lrap(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
     """Return the label ranking average precision of each row, (B,): 1 for a row without positives or without
-    negatives.
-    """
+    negatives."""
     yes = gains > 0.5
     count = yes.sum(-1)
     shares = torch.where(yes, _count_at_least(scores, yes) / _count_at_least(scores), 0)
@@ -74,8 +70,7 @@ def recall_at_k(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 def ndcg(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
     """Return the normalised discounted cumulative gain of each row, (B,). Labels with equal scores get the mean of
-    their discounts (McSherry and Najork, 2008).
-    """
+    their discounts (McSherry and Najork, 2008)."""
     size = scores.shape[-1]
     discount = 1 / torch.arange(2, size + 2, dtype=torch.float64, device=scores.device).log2()
     discount[k:] = 0
@@ -94,8 +89,7 @@ def ndcg(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
 
 class Correlation(MetricModule):
     """Accumulator of the Matthews correlation coefficient of predicted and actual classes. For several classes it is
-    that of Gorodkin, 2004.
-    """
+    that of Gorodkin, 2004."""
 
     def __init__(
         self, items: ClassItems | YesNoItems, threshold: float | None, num_classes: int, device: torch.device
