@@ -276,7 +276,7 @@ def _read(
             wanted = " or ".join(f"`{other.name}`" for other in others)
             say(f"the {word} `{node.name}` has no {wanted}", f"write `{each.signature}: ...`")
         elif found is not None and found.args.vararg is None and not each.least <= len(positional(found)) <= each.most:
-            counted = f"{len(positional(found))} arguments behind `self`"
+            counted = f"{len(positional(found))} arguments after `self`"
             at = file.place(found)
             place_of_name = (at[0], at[1], at[1] + len("def ") + len(each.name))
             say(
@@ -361,7 +361,7 @@ def line_in_plugin(error: BaseException, path: str) -> str:
 def describe_failure(type: str, problem: Exception) -> ShapeError:
     """Return the error for a component of type `type` whose user code raised `problem` on generated samples."""
     lines = str(problem).splitlines() or [""]
-    return ShapeError(f"`{type}` fails on made samples: {problem.__class__.__name__}: {lines[0]}")
+    return ShapeError(f"`{type}` fails on generated samples: {problem.__class__.__name__}: {lines[0]}")
 
 
 def _read_attributes(

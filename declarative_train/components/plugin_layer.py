@@ -74,7 +74,7 @@ class PluginLayer(Layer):
             if name in FROM_EDGE and value is None:
                 if first is None or not first.shape:
                     raise ValueError(
-                        f"`{name}` of `{self.type}` cannot be taken from its input, a sample of which has no dimensions"
+                        f"`{name}` of `{self.type}` cannot be taken from its input, whose samples have no dimensions"
                     )
                 value = first.shape[FROM_EDGE[name]]
             arguments[name] = list(value) if name in self.list_fields and isinstance(value, tuple) else value

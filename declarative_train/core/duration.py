@@ -87,7 +87,7 @@ class Duration:
         elif self.unit == "%" and num_steps is not None:
             exact = self.value / 100 * num_steps
         else:
-            raise ValueError(f"`{self}` cannot be turned into steps here")
+            raise ValueError(f"`{self}` cannot be converted to steps here")
         return round(exact, 9)  # 0.1 * 30 is 3.0000000000000004: rounding first keeps it 3
 
 

@@ -154,7 +154,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         if operator == "%" and isinstance(left, str):
             if not self.limits.formats:
                 raise Forbidden(
-                    "`%` formats text here; which recipes do not support", "insert values with `~` or `{{ }}`"
+                    "`%` formats text here, which recipes do not support", "insert values with `~` or `{{ }}`"
                 )
             _check_format(left)
         elif operator == "**" and isinstance(left, int) and isinstance(right, int) and abs(left) > 1:

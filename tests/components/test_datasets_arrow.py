@@ -95,7 +95,7 @@ def test_a_folder_that_save_to_disk_wrote(tmp_path: Path) -> None:
     assert caught.value.help == "it holds several sets: name the folder of one, test, train"
     state["_indices_files"] = [{"filename": "indices.arrow"}]
     (tmp_path / "set" / "test" / "state.json").write_text(json.dumps(state))
-    with pytest.raises(SourceError, match="a choice of rows by number"):
+    with pytest.raises(SourceError, match="a selection of rows by number"):
         ArrowDataset(path=str(tmp_path / "set" / "test")).open()
 
 

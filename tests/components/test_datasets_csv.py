@@ -358,7 +358,7 @@ def test_json_lines_that_are_nested_too_deep_are_refused(tmp_path: Path) -> None
     assert JsonlDataset(path=fine).open().read(["n"], slice(0, 2))["n"].tolist() == [1, 2]
     for deep in ("[" * 100_000, "[" * 100_000 + "]" * 100_000, '{"a":' * 50_000 + "1" + "}" * 50_000):
         path = write(tmp_path / "deep.jsonl", f'{{"n": 1}}\n{{"n": {deep}}}\n')
-        with pytest.raises(SourceError, match=r"row 2 of .*deep\.jsonl has more than 1,000 lists"):
+        with pytest.raises(SourceError, match=r"row 2 of .*deep\.jsonl has more than 1,000 nested lists"):
             JsonlDataset(path=path).open()
 
 

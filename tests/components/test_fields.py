@@ -156,7 +156,7 @@ def test_columns_that_a_tensor_cannot_be_made_of(
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({}, "say which"),
+        ({}, "name its"),
         ({"column": "a", "columns": ["b"]}, "not both"),
         ({"column": "a*"}, "write `columns"),
         ({"column": "a", "rows": "1:2:0"}, "takes a slice"),

@@ -52,7 +52,7 @@ def test_bases_and_signatures_say_what_a_class_is() -> None:
     ("text", "line", "column", "words", "help"),
     [
         ("class A(Loss):\n    pass\n", 4, 7, "the loss `A` has no `forward`", "def forward(self, input, target)"),
-        ("class A(Loss):\n    def forward(self): ...\n", 5, 5, "takes 0 arguments behind `self`", "input, target"),
+        ("class A(Loss):\n    def forward(self): ...\n", 5, 5, "takes 0 arguments after `self`", "input, target"),
         ("class A(Metric):\n    x = 1\n", 4, 7, "the metric `A` has no `forward` or `whole`", "def forward"),
         ("class A(LrSchedule):\n    def factor(self, step): ...\n", 5, 5, "`factor` of the lr schedule", "num_steps"),
         ("class A(SGD):\n    def step(self): ...\n", 4, 7, "has no `__init__` of its own", "params, lr"),
@@ -123,7 +123,7 @@ def test_a_loss_that_mixes_samples_is_found_out_and_one_that_fails_says_why(mine
     assert centred.mixing(SCORES, CLASS)
     said = margin.check(TensorSpec((3,)), TensorSpec((3,)), None)
     assert said is not None
-    assert "`margin` fails on made samples: RuntimeError" in said.message
+    assert "`margin` fails on generated samples: RuntimeError" in said.message
     of_mask = margin.check(SCORES, CLASS, TensorSpec((3,), "bool"))
     assert of_mask is not None
     assert of_mask.port == "mask"
@@ -154,6 +154,6 @@ def test_what_is_no_loss_no_metric_and_no_factor_is_refused(tmp_path: Path) -> N
     assert "gives a tensor ()" in str(loss.check(SCORES, None, None))
     assert "one value per sample, or one per element" in str(wide.check(SCORES, None, None))
     assert "expected one number" in str(metric.check(MetricInputs(SCORES)))
-    assert "fails on made samples: KeyError" in str(odd.check({"w": (2, 2)}))
+    assert "fails on generated samples: KeyError" in str(odd.check({"w": (2, 2)}))
     with pytest.raises(ValueError, match=r"`factor\(0, 10\)` of `below` is -1.0"):
         schedule.factor(0, 10, 0)

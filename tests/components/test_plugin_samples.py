@@ -104,7 +104,7 @@ def test_a_field_is_known_without_its_code(tmp_path: Path) -> None:
     assert made.meaning == ("bins",)
     with pytest.raises(ValueError, match="`bins` is 0, and the size of a tensor"):
         field(tmp_path, SPECTRUM, columns=["w", "g"], bins=0)
-    with pytest.raises(ValueError, match="say which `column` or `columns`"):
+    with pytest.raises(ValueError, match="name its `column` or `columns`"):
         field(tmp_path, SPECTRUM)
 
 
@@ -119,7 +119,7 @@ def test_a_field_decodes_row_by_row_and_rows_at_once(tmp_path: Path) -> None:
     assert made.row_spec([A], {}) == TensorSpec((), "int64", 5)
     assert made.convert([np.asarray([4.0, 0.0])], [A], {}).tolist() == [4, 0]
     assert made.convert([np.empty(0)], [A], {}).shape == (0,)
-    with pytest.raises(BadValueError, match=r"`decode_rows` gives 7, beyond 0..4, and int64 of shape \(\) is declared"):
+    with pytest.raises(BadValueError, match=r"`decode_rows` gives 7, beyond 0..4, but int64 of shape \(\) is declared"):
         made.convert([np.asarray([1.0, 7.0])], [A], {})
     several = field(
         tmp_path, "class A(Field):\n    def decode(self, *values): return float(sum(values))\n", columns="*"
@@ -137,7 +137,7 @@ def test_a_field_decodes_row_by_row_and_rows_at_once(tmp_path: Path) -> None:
     [
         (
             "return np.zeros(2, np.float32)",
-            r"`decode` gives float32 of shape (2,), and float32 of shape (3,) is declared",
+            r"`decode` gives float32 of shape (2,), but float32 of shape (3,) is declared",
         ),
         ("return np.zeros(3)", "`decode` gives float64 of shape (3,)"),
         ("return None", "`decode` gives None"),

@@ -166,20 +166,20 @@ def test_missing_values_are_those_of_tables(tmp_path: Path) -> None:
     ("row", "columns", "words"),
     [
         ("torch.zeros(3) if index < 4 else torch.zeros(2)", None,
-         "`value` is float32 of shape (2,) in row 5 (index 4) of `a`, and float32 of shape (3,) in the first row"),
+         "`value` is float32 of shape (2,) in row 5 (index 4) of `a`, but float32 of shape (3,) in the first row"),
         ("torch.zeros(3)", {"x": "float32"},
-         "`x` is float32 of shape (3,) in row 1 (index 0) of `a`, and float32 is declared"),
+         "`x` is float32 of shape (3,) in row 1 (index 0) of `a`, but float32 is declared"),
         ("np.zeros(3)", {"x": {"dtype": "float32", "shape": [3]}}, "`x` is float64 of shape (3,) in row 1"),
         ("(1, 2)", {"x": "int64"}, "row 1 (index 0) of `a` gives 2 values, and the columns are `x`"),
         ("{'y': 1}", {"x": "int64"}, "row 1 (index 0) of `a` has no `x`: it gives `y`"),
-        ("1.5", {"x": "int64"}, "`x` is the float 1.5 in row 1 (index 0) of `a`, and int64 is declared"),
-        ("300", {"x": "uint8"}, "`x` is the int 300 in row 1 (index 0) of `a`, and uint8 is declared"),
+        ("1.5", {"x": "int64"}, "`x` is the float 1.5 in row 1 (index 0) of `a`, but int64 is declared"),
+        ("300", {"x": "uint8"}, "`x` is the int 300 in row 1 (index 0) of `a`, but uint8 is declared"),
         ("10 ** 30", {"x": "int64"}, "`x` is a int in row 1"),
-        ("'a'", {"x": "bytes"}, "`x` is a text in row 1 (index 0) of `a`, and bytes is declared"),
+        ("'a'", {"x": "bytes"}, "`x` is a text in row 1 (index 0) of `a`, but bytes is declared"),
         ("None", {"x": {"dtype": "float32", "shape": [2]}}, "`x` is None in row 1"),
         ("{'boxes': {'n': 3}}", None, "`boxes` is a dict in row 1 (index 0) of `a`, which a column cannot hold"),
-        ("torch.rand(3)", None, "`a` draws random numbers when a row is asked for"),
-        ("self.count()", None, "`value` of `a` is another when a row is asked for again"),
+        ("torch.rand(3)", None, "`a` draws random numbers when a row is read"),
+        ("self.count()", None, "`value` of `a` changes when a row is read again"),
         ("{}[index]", None, "`__getitem__` fails for row 1 (index 0) of `a`: KeyError: 0; "),
     ],
 )  # fmt: skip
@@ -211,7 +211,7 @@ def test_what_the_code_raises_names_row_file_and_line(tmp_path: Path) -> None:
         SourceError, match=rf"row 4 \(index 3\) of `a`: ValueError: a torn header; .*p0.py, line {line}$"
     ):
         table.read(["value"], np.arange(5))
-    with pytest.raises(SourceError, match=r"making it of `a` fails: OSError: no; .*p\d.py, line"):
+    with pytest.raises(SourceError, match=r"creating the object of `a` fails: OSError: no; .*p\d.py, line"):
         opened(tmp_path, f"class A(Dataset):\n    def __init__(self): raise OSError('no')\n{FIVE}{ROW}return 1\n")
 
 

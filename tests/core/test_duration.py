@@ -68,7 +68,7 @@ def test_steps(text: str, steps: int) -> None:
 
 @pytest.mark.parametrize("text", ["5 minutes", "1 hour", "5%", "100 tokens"])
 def test_steps_of_what_has_none(text: str) -> None:
-    with pytest.raises(ValueError, match="cannot be turned into steps here"):
+    with pytest.raises(ValueError, match="cannot be converted to steps here"):
         parse_duration(text).steps(steps_per_epoch=10, global_batch_size=100, num_steps=None, tokens_per_sample=None)
 
 

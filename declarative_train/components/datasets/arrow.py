@@ -58,7 +58,7 @@ def _files(path: str) -> Sequence[str]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SourceError("unreadable", f"cannot read {format_path(state)}: {reason(error)}") from error
     if found.get("_indices_files"):
-        message = f"{format_path(path)} holds a choice of rows by number, which is not read"
+        message = f"{format_path(path)} is a selection of rows by number, which is not read"
         raise SourceError("unreadable", message, help="save it after `flatten_indices()`")
     return expand([os.path.join(local, name) for name in names])
 

@@ -115,7 +115,7 @@ def _describe_list(name: str, kind: Any, first: Any) -> Column | str:
     if pa.types.is_fixed_size_list(kind):
         return Column(name, inner.dtype, (kind.list_size,))
     if first is None:
-        return "it holds lists and every one is missing"
+        return "it holds lists, but all are missing"
     return Column(name, inner.dtype, (len(first),))
 
 
@@ -219,8 +219,8 @@ def _check_exact(column: Column, values: Any, where: str) -> None:
     extremes = pc.min_max(values).as_py()
     if max(abs(v) for v in extremes.values() if v is not None) > EXACT if extremes["min"] is not None else False:
         message = (
-            f"`{column.name}` in {format_path(where)} misses values and holds integers beyond 2^53, which no number "
-            "type holds exactly together with a missing one"
+            f"`{column.name}` in {format_path(where)} has missing values and integers beyond 2^53: no dtype "
+            "holds both exactly"
         )
         raise SourceError("unreadable", message, help="fill its missing values in the file")
 

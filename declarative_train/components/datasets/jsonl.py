@@ -149,7 +149,7 @@ def _schema(files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
                 }
             except ValueError as error:
                 read_lines(path, first, content, [], like and pa.schema(list(like)))  # raises with the row number
-                where = f"behind row {first + 1} of {format_path(path)}"
+                where = f"after row {first + 1} of {format_path(path)}"
                 raise SourceError("unreadable", f"a value is of another type than before, {where}: {error}") from error
             heartbeat()
         if not own:
@@ -260,7 +260,7 @@ def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: An
             continue
         try:
             if line.count(b"[") + line.count(b"{") > _DEEPEST and _depth(line) > _DEEPEST:
-                raise ValueError(f"it has more than {_DEEPEST:,} lists and objects within each other")
+                raise ValueError(f"it has more than {_DEEPEST:,} nested lists and objects")
             if not isinstance(strict.loads(line), dict):
                 raise ValueError("it is not a JSON object")
         except ValueError as error:
@@ -302,7 +302,7 @@ def _check_depth(path: str, content: pa.Buffer, first: int = 0) -> None:
         text = memoryview(content)[begins[line] : ends[line]].tobytes()
         if text.count(b"[") + text.count(b"{") > _DEEPEST and _depth(text) > _DEEPEST:
             where = f"row {first + line + 1} of {format_path(path)}"
-            raise SourceError("unreadable", f"{where} has more than {_DEEPEST:,} lists and objects within each other")
+            raise SourceError("unreadable", f"{where} has more than {_DEEPEST:,} nested lists and objects")
 
 
 def _depth(text: bytes) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _WITH_POSITION = ("h5py", "lmdb", "netCDF4", "rasterio", "sqlite3", "tables")  # packages whose objects are open files
 _LOOKED_AT = 1000  # number of objects inside the user's object that are searched
-_REPEATED = "rows are asked for by number, in any order, and may be kept"
+_REPEATED = "rows are read by number, in any order, and may be cached"
 
 
 class PluginTable(Table):
@@ -36,12 +36,12 @@ class PluginTable(Table):
     def __init__(self, dataset: Described) -> None:
         self._dataset = dataset
         self._process, self._lock = os.getpid(), threading.Lock()
-        with self._as_source_error("making it"):
+        with self._as_source_error("creating the object"):
             self._made, draws = make_seeded(dataset)
         self._is_shared = not _holds_files(self._made)
         if draws and not self._is_shared:
             message = f"`{dataset.type}` draws random numbers and opens files when it is made"
-            raise SourceError("plugin", message, help="open the files when a row is asked for")
+            raise SourceError("plugin", message, help="open the files when a row is read")
         with self._as_source_error("`__len__`"):
             self.num_rows = len(self._made)
         self._keys: Mapping[str, ColumnKeys] | None = None  # not known yet
@@ -99,7 +99,7 @@ class PluginTable(Table):
         if self._process != os.getpid():
             self._process, self._lock = os.getpid(), threading.Lock()
             if not self._is_shared:
-                with self._as_source_error("making it"):
+                with self._as_source_error("creating the object"):
                     self._made = self._dataset.make()
         with self._lock:
             yield
@@ -169,9 +169,9 @@ class PluginTable(Table):
         keys = self._keys[name]
 
         def wrong(place: int, found: str) -> SourceError:
-            message = f"`{name}` is {found} in {self.place(int(rows[place]))}, and {keys} is declared"
+            message = f"`{name}` is {found} in {self.place(int(rows[place]))}, but {keys} is declared"
             if self._dataset.keys is None:
-                message = f"`{name}` is {found} in {self.place(int(rows[place]))}, and {keys} in the first row"
+                message = f"`{name}` is {found} in {self.place(int(rows[place]))}, but {keys} in the first row"
             return SourceError("plugin", message, help=self._dataset.hint)
 
         return as_array(keys, values, wrong)
@@ -182,7 +182,7 @@ class PluginTable(Table):
         if declared is not None:
             return declared
         if not self.num_rows:
-            message = f"`{self._dataset.type}` has no row to find its columns from"
+            message = f"`{self._dataset.type}` has no row from which its columns can be found"
             raise SourceError("plugin", message, help="declare them: `columns: {x: float32}`")
         if self._dataset.method == "read":
             message = f"`{self._dataset.type}` does not say which columns `read` gives"
@@ -209,10 +209,10 @@ class PluginTable(Table):
             draws = read_random_states() != before
             again = self.read(names, rows)
         if draws:
-            message = f"`{self._dataset.type}` draws random numbers when a row is asked for"
+            message = f"`{self._dataset.type}` draws random numbers when a row is read"
             raise SourceError("plugin", message, help=f"{_REPEATED}: draw in `data.transforms`")
         if (name := next((name for name in names if not same(first[name], again[name])), None)) is not None:
-            message = f"`{name}` of `{self._dataset.type}` is another when a row is asked for again"
+            message = f"`{name}` of `{self._dataset.type}` changes when a row is read again"
             raise SourceError("plugin", message, help=_REPEATED)
 
 

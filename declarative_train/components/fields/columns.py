@@ -94,12 +94,12 @@ def check_one_of(column: str | None, columns: Columns | None, exclude: Columns |
     """Raise ValueError if both or neither of `column` and `columns` are given, if `column` is a glob, if `columns` is
     empty, if `columns` or `exclude` has repeats, or if `exclude` is given without `columns`."""
     if exclude is not None and columns is None:
-        raise ValueError("`exclude` takes columns out of `columns`, and there is none")
+        raise ValueError("`exclude` takes columns out of `columns`, which is not given")
     if isinstance(exclude, tuple):
         check_unique_names(exclude)
     if (column is None) == (columns is None):
         both = column is not None
-        raise ValueError("give `column` or `columns`, not both" if both else "say which `column` or `columns` it holds")
+        raise ValueError("give `column` or `columns`, not both" if both else "name its `column` or `columns`")
     if column is not None and is_glob(column):
         raise ValueError(f'`column` names one column; write `columns: "{column}"` for all that match')
     if columns is not None and not columns:

@@ -145,7 +145,7 @@ class PluginField(PluginComponent, FieldOfColumns):
             raise BadValueError("plugin", column, message, row=row) from error
 
     def _wrong(self, column: str, declared: str, row: int, found: str) -> BadValueError:
-        message = f"`{self.method}` gives {found}, and {declared} is declared"
+        message = f"`{self.method}` gives {found}, but {declared} is declared"
         hint = f"return that, or correct `shape` and `dtype` of the class `{self.plugin_class}`"
         return BadValueError("plugin", column, message, row=row, help=hint)
 

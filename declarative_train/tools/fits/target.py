@@ -91,12 +91,12 @@ def target_of_folder(
         loss = "head"
         notes.append("a linear head is planned in place of its own")
     if shape.input == "tokens" and any(key in config for key in ("vision_config", "audio_config")):
-        notes.append("only its texts are planned: its encoders of pictures and sounds are idle")
+        notes.append("only texts are planned, without its encoders of pictures and sounds")
     model: Tree = {"graph": graph}
     if task in ("lora", "qlora"):
         if block is None:
             raise TargetError(
-                f"`--task {task}` needs a model that our blocks compute ({', '.join(families())}), and this is "
+                f"`--task {task}` needs a model that a block of dtrain computes ({', '.join(families())}), and this is "
                 f"{through}",
                 "`--task full` plans it",
             )
@@ -177,7 +177,7 @@ def _main_input(config: Mapping[str, Any], name: str) -> str:
         import transformers
         from transformers import CONFIG_MAPPING, MODEL_MAPPING
     except ImportError:
-        raise TargetError("a model that our blocks do not compute needs the package transformers") from None
+        raise TargetError("a model that no block of dtrain computes needs the package transformers") from None
     found: Any = getattr(transformers, name, None)
     if found is None:
         kind = str(config.get("model_type"))

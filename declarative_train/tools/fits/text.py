@@ -128,8 +128,8 @@ def _certainty(found: Fits) -> list[str]:
     low, high = step_interval(found.plan)
     more = amount(runtime_bytes(found.plan), "B")
     lines = _wrap(
-        f"memory: within {MEMORY_ERROR:.0%} of live bytes on CPU; on a GPU add about {more} for CUDA, its libraries "
-        "and NCCL, and fragments, which the 10% are for"
+        f"memory: within {MEMORY_ERROR:.0%} of live bytes on a CPU; a GPU needs about {more} more for CUDA, its "
+        "libraries and NCCL; the 10% are for fragmentation"
     )
     if found.estimate.step_s is not None:
         span = f"{time_in_words(found.estimate.step_s * low)} to {time_in_words(found.estimate.step_s * high)}"

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--static", action="store_true", help="check no data and shapes: no torch")
+    parser.add_argument("--static", action="store_true", help="check neither data nor shapes, and do not load torch")
     parser.add_argument("--stdio", action="store_true", help="no effect; accepted because editors pass it")
 
 

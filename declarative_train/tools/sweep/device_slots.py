@@ -37,7 +37,8 @@ def assign_device_slots(layouts: Sequence[LayoutPlan], jobs: int | None) -> list
         if jobs is not None and jobs > room:
             have = format_count(len(gpus), "GPU")
             raise NoRoomError(
-                f"{jobs} points at once, of {format_count(wanted, 'GPU')} each: {have} here, room for {room}"
+                f"{jobs} points at once need {format_count(wanted, 'GPU')} each: this machine has {have}, "
+                f"enough for {room}"
             )
         taken = [gpus[at * wanted : (at + 1) * wanted] for at in range(jobs or room)]
         return [DeviceSlot(at, {"CUDA_VISIBLE_DEVICES": ",".join(each or gpus)}) for at, each in enumerate(taken)]

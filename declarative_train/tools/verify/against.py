@@ -68,8 +68,8 @@ def compare_with_run(plan: Plan, run: Record, *, step: int | None = None, device
         comparison = _compare(plan, earlier, _read(scratch / "run"), last)
         if not comparison.rows:
             raise DtrainError(
-                f"nothing is recorded alike up to step {last}: {run.folder} has the steps {earlier.steps[:5]}; help: "
-                "--set logging.every as in that run, or --step",
+                f"the runs have no records of the same steps up to step {last}: {run.folder} has the steps "
+                f"{earlier.steps[:5]}; help: --set logging.every as in that run, or --step",
                 exit_code=WRONG_USE,
             )
         by = read_run(run.folder).get("dtrain_version", "")

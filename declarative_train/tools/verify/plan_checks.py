@@ -96,7 +96,7 @@ def _check_parameters(plan: Plan) -> Iterator[str]:
         if prod(item.shape) != item.num_elements:
             yield f"`{item.name}` has the shape {item.shape}, but {item.num_elements} elements"
         if item.tie is not None and shapes.get(item.tie) != item.shape:
-            yield f"`{item.name}` is tied to `{item.tie}`, which has not its shape {item.shape}"
+            yield f"`{item.name}` is tied to `{item.tie}`, which does not have its shape {item.shape}"
 
 
 def _check_stages(plan: Plan) -> Iterator[str]:
