@@ -47,8 +47,12 @@ if TYPE_CHECKING:
     from declarative_train.engine.step.tensor_files import Tensors
 
 _SHOWN = 3
-_ROWS_OF_TOKENS = ("embed.weight", "logits.weight", "logits.bias")  # in all blocks that read tokens
-_BUFFERS = (".running_mean", ".moe.bias")  # found in the built model
+_ROWS_OF_TOKENS = (
+    "embed.weight",
+    "logits.weight",
+    "logits.bias",
+)  # parameters with a row for each token, in all blocks
+_BUFFERS = (".running_mean", ".moe.bias")  # buffers in published files; only a built model shows their shapes
 
 
 class PublishedWeights:
@@ -104,7 +108,7 @@ def _find_frozen_tables(recipe: Recipe, plan: WeightsPlan, parameters: Sequence[
         return []
     prefix = f"{plan.node}." if plan.node else ""
     below = [each for each in parameters if each.name.startswith(prefix) and each.tie is None]
-    if all(each.frozen for each in below):  # a teacher, or the reference of preferences
+    if all(each.frozen for each in below):  # for example a teacher, or the reference model of preference optimisation
         return []
     return [each.name for each in below if each.frozen and each.name.removeprefix(prefix) in _ROWS_OF_TOKENS]
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from declarative_train.engine.step.tensor_files import Tensors
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
-_BIAS = 127  # of the exponents
-_BYTES = 16  # of a block
+_BIAS = 127  # subtracted from a stored exponent
+_BYTES = 16  # bytes of a block of 32 numbers
 _VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 

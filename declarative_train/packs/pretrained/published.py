@@ -281,7 +281,7 @@ def params_of(family: Family, config: Mapping[str, Any]) -> dict[str, object]:
     if (config.get("quantization_config") or {"quant_method": "mxfp4"}).get("quant_method") != "mxfp4":
         raise PublishedError("its weights are quantized, and not as mxfp4", "give the model as it was before that")
     data = {**config.get("model_args", {}), **config} if kind.library == TIMM else config
-    # null may be a value: a Mistral without a window writes it so
+    # null may be a value: a Mistral without attention window has `sliding_window: null`
     seen = {**kind.absent, **{key: value for key, value in data.items() if value is not None or key in kind.absent}}
     params = {param: seen[key] for param, key in kind.config.items() if seen.get(key) is not None}
     lacking = next((key for param, key in kind.config.items() if key not in seen and param in _NEEDED), None)
@@ -338,7 +338,7 @@ def config_of(
         begin = {"model_type": name, "architectures": [architecture_of(kind, params)]}
         config = {**(published or {}), **({"architecture": name} if library == TIMM else begin)}
         config |= {key: params[param] for param, key in kind.config.items() if param in params}
-        if library == TIMM:  # an architecture implies most values
+        if library == TIMM:  # omit what follows from the architecture
             config = {key: value for key, value in config.items() if key not in _same(kind, params)}
         config |= _labels_of(kind, params)
         for converter in kind.converters:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 Batches = Callable[[], Iterable["Batch"]]
 _BATCH = 1024
-_MOST_ROWS = 20_000  # training rows that a model is fitted to
-_MOST_TREES = 100_000  # rows x classes: boosting grows a tree for each class
+_MOST_ROWS = 20_000  # largest number of training rows for a model
+_MOST_TREES = 100_000  # largest rows x classes: boosting grows a tree for each class
 _MOST_VALUES = 20_000_000
 _MOST_COLUMNS = 2_000
-_MOST_WORDS = 254  # classes of a column that scikit-learn's trees take as such
+_MOST_WORDS = 254  # largest number of classes of a column that scikit-learn's trees accept as a category
 _CLASS_METRICS = ("accuracy", "auroc", "f1")
 _NUMBER_METRICS = ("r2", "rmse", "mae", "mse")
 
@@ -63,7 +63,7 @@ def compare(plan: Plan, training: Batches, evaluated: Batches) -> Comparison | N
         for name, fit in (("linear", _linear), ("boosting", _boosting)):
             # one thread: several wait for each other for minutes when other programs use the cores
             with warnings.catch_warnings(), threadpool_limits(1):
-                warnings.simplefilter("ignore")  # steps until convergence; columns without a value
+                warnings.simplefilter("ignore")  # about convergence, and columns without a value
                 values[name] = _score(metric, one, test.answers, *fit(train, test, is_class))
     total = next(each.num_samples for each in plan.data.sets if each.name == "training")
     if len(train.answers) < total and len(values) > 1:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "BOOL": "?"}
 _DTYPES |= {f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)}
-_BLOCK_BYTES = 4 << 20  # of adjacent rows that are read together for block shuffling
+_BLOCK_BYTES = 4 << 20  # size of adjacent rows that are read together for block shuffling
 _SPARSE = 8  # read single rows of a remote file if fewer than one in so many is wanted
 
 

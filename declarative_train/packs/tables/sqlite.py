@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import sqlite3
 
 _MAGIC = b"SQLite format 3\0"
-_WAIT_S = 30.0  # for a process that is writing
+_WAIT_S = 30.0  # longest wait for a process that writes
 _TOGETHER = 400  # columns examined by one query: SQLite allows 2,000 results
-_STEPS = 1_000_000  # of SQLite's virtual machine, between heartbeats
-_VIEW_STEPS, _VIEW_STEPS_PER_BYTE = 100_000_000, 100  # limit of a view; a scan needs 10 for each byte
-_MOST_ROWS = 1 << 16  # of a record batch
+_STEPS = 1_000_000  # steps of SQLite's virtual machine between heartbeats
+_VIEW_STEPS, _VIEW_STEPS_PER_BYTE = 100_000_000, 100  # most steps for a view; a scan needs 10 for each byte
+_MOST_ROWS = 1 << 16  # rows of a record batch
 _KINDS = ("integer", "real", "text", "blob")
 
 

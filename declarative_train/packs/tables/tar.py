@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     import numpy as np
 
 _TEXTS = frozenset({"cls", "label", "text", "transcript", "txt"})
-_BLOCK_BYTES = 4 << 20  # of adjacent files that are read together
-_SPAN_BYTES = 8 << 20  # of one read
-_GAP_BYTES = 4 << 10  # between files of one read
+_BLOCK_BYTES = 4 << 20  # size of adjacent files that are read together
+_SPAN_BYTES = 8 << 20  # largest size of one read
+_GAP_BYTES = 4 << 10  # largest gap between files of one read
 _REMOTE_GAP_BYTES = 64 << 10
-_MOST_ROWS = 1 << 20  # of the archives whose indexes stay in memory
+_MOST_ROWS = 1 << 20  # number of rows in the archives whose indexes stay in memory
 
 BuiltIndex = tuple[list[str], dict[str, list[list[int]]]]
 """Keys, and for each column (offset, size) of each key, or [-1, 0] if it has no such file."""
@@ -89,7 +89,7 @@ class TarTable(Table):
         stamps = [_stamp(path) for path in files]
         for path, each in zip(files, stamps, strict=True):
             if each is not None and local_path(path) is not None:
-                self._opened.expect(path, int(each[0]), int(each[1]))  # from now on it must not change
+                self._opened.expect(path, int(each[0]), int(each[1]))  # a change of the file is an error from now on
         self._stamps = stamps
         self.fingerprint = None if None in stamps else cache_path("tar", list(files), stamps)
         about = load(self.fingerprint)
@@ -165,7 +165,7 @@ class TarTable(Table):
         while total > _MOST_ROWS and len(self._indexes) > 1:
             try:
                 total -= len(self._indexes.popitem(last=False)[1].keys)
-            except KeyError:  # another thread was first
+            except KeyError:  # another thread has removed it
                 break
         return found
 

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 FILE, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 PREFIX = "base_model.model."
-_NOT_BUILT = {  # key of the config: whether its value is unsupported
+_NOT_BUILT = {  # key of the config -> function: whether this value is unsupported
     "lora_bias": bool,
     "megatron_config": bool,
     "alora_invocation_tokens": bool,

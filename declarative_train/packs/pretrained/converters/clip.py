@@ -19,13 +19,13 @@ _USUAL: dict[str, dict[str, Any]] = {  # transformers' defaults for keys that a 
     | {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
     | {"num_channels": 3, "image_size": 224, "patch_size": 32},
 }
-_SIZES = {  # of each tower: our name after `text_` or `image_`
+_SIZES = {  # param of the block after `text_` or `image_` -> key of a part's config
     "layers": "num_hidden_layers",
     "width": "hidden_size",
     "heads": "num_attention_heads",
     "hidden": "intermediate_size",
 }
-_GREATEST = 2  # the end token of old configs: the state at the greatest token id is used
+_GREATEST = 2  # end token in old configs; transformers then reads the state at the greatest token id
 
 
 def _part(config: Mapping[str, Any], name: str) -> dict[str, Any]:

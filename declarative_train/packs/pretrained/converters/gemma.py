@@ -16,7 +16,7 @@ from declarative_train.packs.pretrained.converters.language import (
 from declarative_train.recipe.model.tree import PublishedError
 
 _USUAL_PATTERN = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}  # every n-th layer has no window
-_IDLE_WINDOW = 4096  # transformers makes its mask, though no layer uses it
+_IDLE_WINDOW = 4096  # a width for transformers, which makes a mask that no layer uses
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 

@@ -62,7 +62,7 @@ def _write_encoder(config: Mapping[str, Any], params: Mapping[str, object], key:
     return {**write_activation(config, params, key), "pad_token_id": params["padding"]}
 
 
-_SCALED = {  # key of our scaling -> key of a config
+_SCALED = {  # key of the param `scaling` -> key of a config
     "factor": "factor",
     "original_length": "original_max_position_embeddings",
     "low_freq_factor": "low_freq_factor",

@@ -26,9 +26,12 @@ Read = Callable[[int, "int | None"], "torch.Tensor"]
 
 
 class Files(NamedTuple):
-    """Tensors in the files of a model. `names`: names of those that the model has too. `missing`: parameters of the
-    model that are not in the files, and start at random. `unexpected`: names in the files that the model does not have.
-    `read(name, first, count)`: returns `count` rows (None: all) of a tensor, from row `first` on."""
+    """Tensors in the files of a model.
+
+    names       names of the tensors that files and model have
+    missing     parameters of the model that are not in the files, and start at random
+    unexpected  names in the files that the model does not have
+    read        function (name, first, count) -> `count` rows of a tensor (None: all), from row `first` on"""
 
     names: frozenset[str]
     missing: tuple[str, ...]
@@ -52,8 +55,12 @@ class Stored:
 
 
 class TensorOrigin(NamedTuple):
-    """Tensors in files from which one tensor of a model is made. `names`, `dtypes`: their names and dtypes; `shape`:
-    shape of the tensor that is made."""
+    """Tensors in files from which one tensor of a model is made.
+
+    names   names of the tensors in the files
+    dtypes  their dtypes
+    shape   shape of the tensor that is made
+    read    function (first, count) -> `count` rows of the tensor that is made (None: all), from row `first` on"""
 
     names: tuple[str, ...]
     dtypes: frozenset[str]
@@ -107,8 +114,8 @@ def _headers(file: str, time: int, size: int) -> Stored:
 
 
 def tensor_origin(name: str, header: Header) -> TensorOrigin:
-    """Return the origin of a tensor that is the same in the model and in a file. `name`: its name in the model;
-    `header`: its file and shape."""
+    """Return the origin of a tensor that is stored in a file as the model needs it. `name`: its name in the file.
+    `header`: its file, shape and dtype."""
 
     def read(first: int, count: int | None) -> torch.Tensor:
         from safetensors import safe_open
@@ -129,10 +136,13 @@ def match(
     unexpected: Collection[str],
     may_differ: Collection[str] = (),
 ) -> Files:
-    """Return the tensors with which a model starts, after checking that they fit. `origins`: {tensor of the model: its
-    origin in the files}. `unexpected`: names in the files that the model does not have. `may_differ`: parameters that
-    start at random if their shape in the files is another one, such as an output layer for other classes. Raises
-    LibraryError for other differences of shapes and dtypes, and for tied parameters with different values."""
+    """Check that the tensors in files fit a model, and return the tensors with which the model starts. Raises
+    LibraryError for shapes and dtypes that do not fit, and for tied parameters with different values in the files.
+
+    origins     name of a tensor of the model -> its origin in the files
+    unexpected  names in the files that the model does not have
+    may_differ  parameters that may have another shape in the files, such as an output layer for other classes; they
+                start at random then"""
     state = dict(module.state_dict(keep_vars=True))
     tensors = {
         name: origins[name]
@@ -178,8 +188,8 @@ def _are_equal(one: TensorOrigin, other: TensorOrigin) -> bool:
 
 
 def reject_leftovers(files: Files, kind: str, hint: str, *, field: str) -> None:
-    """Raise LibraryError if the files lack parameters of the model and also have tensors that the model does not have:
-    probably some names differ, and the files do contain the missing values. `kind`: name of the model, for the message;
+    """Raise LibraryError if the files lack parameters of the model and also have tensors that the model does not have.
+    Then the missing values are probably in the files under other names. `kind`: name of the model, for the message.
     `hint`, `field`: attributes of the error."""
     if files.missing and files.unexpected:
         message = (

@@ -53,8 +53,8 @@ class LibraryLayer(Layer):
         return library_fields(cls.library, fields, resolve)
 
     def shorten(self, copies: int, kept: int) -> LibraryLayer | None:
-        """Return the layer with only `kept` of its `copies` equal consecutive parts (transformer blocks, for example),
-        which makes a trace cheap. None if the model cannot have fewer parts."""
+        """Return a copy of the layer that has only `kept` of the model's `copies` equal consecutive parts, such as
+        transformer blocks, so that tracing is fast. Return None if the model cannot be made with fewer parts."""
         return None
 
     @classmethod
@@ -130,8 +130,8 @@ class LibraryLayer(Layer):
         return None
 
     def persistent(self, inputs: Inputs) -> dict[str, torch.Tensor]:
-        """Return {name: value} of the buffers that are in the model's files; {} if the files no longer exist (then a
-        checkpoint restores the buffers)."""
+        """Return the buffers that are in the model's files, as {name: value}. Return {} if the files no longer exist,
+        because a checkpoint has these buffers."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         module = bare(self, inputs)
@@ -160,9 +160,10 @@ class LibraryLayer(Layer):
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)
 
     def _count_elements(self, inputs: Inputs, matrices: Sequence[Weight]) -> tuple[list[int], int]:
-        """Return (for each of the parameters `matrices`, the elements that this rank multiplies with; the number of
-        elements of all of them in the undivided model). A rank of `expert` has a part of stacked experts, and computes
-        rows of other ranks with them, so that it does as much work as with all experts."""
+        """Return (own, whole): for each of the parameters `matrices`, the number of elements that this rank multiplies
+        with, and the number of elements of all of them in the undivided model. Stacked experts that are divided over
+        `expert` count as if they were undivided, because a rank computes its experts also for the rows of other ranks.
+        """
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         shapes = {name: item.shape for name, item in bare(self, inputs).named_parameters(remove_duplicate=False)}
@@ -174,10 +175,10 @@ class LibraryLayer(Layer):
         return own, max(1, whole)
 
     def products(self, use: Use) -> list[Product]:
-        """Return the matrix products of a forward. Their total number of operations comes from torch's counter in a
-        trace without values, and is divided between trained and frozen weights in proportion to their sizes. If there
-        is only one weight, or the forward cannot be traced, each weight counts as multiplied once with every vector of
-        the first input."""
+        """Return the matrix products of a forward. The total number of operations is torch's count in a trace without
+        values. It is divided between trained and frozen weights in proportion to their sizes. If there is only one
+        weight, or the forward cannot be traced, each weight counts as one product with all vectors of the first input.
+        """
         from declarative_train.packs.pretrained.libraries.modules.node import forward_flops
 
         sides = int(any(use.graded.values()) or use.is_inner_graded)
@@ -185,7 +186,7 @@ class LibraryLayer(Layer):
         whole = forward_flops(self, use.inputs) if len(matrices) > 1 else None
         if whole is not None:
             own, elements = self._count_elements(use.inputs, matrices)
-            whole = whole * sum(own) // elements  # less on a rank that has a part
+            whole = whole * sum(own) // elements  # fewer on a rank that has only a part of the weights
             of_trained = sum(count for count, each in zip(own, matrices, strict=True) if each.is_trained)
             trained = whole * of_trained // max(sum(own), 1)
             return [Product(trained, sides + 1), Product(whole - trained, sides)]

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 def library_fields(
     library: str, fields: Mapping, resolve: Callable[[str, Span], str]
 ) -> tuple[Mapping, list[Diagnostic]]:
-    """Return (keys of a node that is a library's model, diagnostics). The folder in the key `path` is made absolute
-    (`resolve`), and values of its config are added, except for keys that the node sets itself."""
+    """Return the keys of a node that is a library's model, with the values of its config added, and diagnostics. Keys
+    that the node sets itself are not changed, except that paths are made absolute. `resolve`: function (path, span) ->
+    absolute path."""
     weights = fields.entry("pretrained")
     if weights is not None and isinstance(weights.value, Scalar) and isinstance(weights.value.value, str):
         where = resolve(weights.value.value, weights.value.span)
@@ -50,8 +51,8 @@ def _transformers(fields: Mapping, config: dict[str, object], span: Span) -> Map
 
 
 def _timm(fields: Mapping, config: dict[str, object], span: Span) -> Mapping:
-    """Return the keys of a node with the values of timm's config.json added: https://huggingface.co/docs/timm,
-    `save_for_hf`."""
+    """Return the keys of a node with the values of timm's config.json added. Format of the file: `save_for_hf` in
+    https://huggingface.co/docs/timm."""
     if fields.entry("name") is None and isinstance(config.get("architecture"), str):
         fields = _with(fields, "name", _node(config["architecture"], span))
     if fields.entry("classes") is None and isinstance(config.get("num_classes"), int):
@@ -67,7 +68,11 @@ def _timm(fields: Mapping, config: dict[str, object], span: Span) -> Mapping:
     return fields
 
 
-_SAID_ELSEWHERE = ("in_chans", "num_classes", "pretrained")  # by the edge and by fields of the node
+_SAID_ELSEWHERE = (
+    "in_chans",
+    "num_classes",
+    "pretrained",
+)  # these follow from the input and from other keys of the node
 
 _READERS = {"transformers": _transformers, "timm": _timm}
 

@@ -124,7 +124,7 @@ class Timm(LibraryLayer):
         place = os.path.join(folder, "config.json")
         with open(place, encoding="utf-8") as stream:
             written = json.load(stream)
-        written["pretrained_cfg"]["input_size"] = list(inputs["x"].shape)  # of the training pictures
+        written["pretrained_cfg"]["input_size"] = list(inputs["x"].shape)  # size of the training images
         with open(place, "w", encoding="utf-8") as stream:
             json.dump(written, stream, indent=2)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 MAIN = "main"
-_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")  # keys of a config
+_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")  # keys of a config: number of layers
 _MAINS = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
 _OTHERS = (
     *("attention_mask", "token_type_ids", "position_ids", "pixel_mask", "pixel_attention_mask", "bool_masked_pos"),
@@ -209,8 +209,8 @@ class Transformers(LibraryLayer):
     def run(
         self, forward: Callable[..., Any], values: Sequence[torch.Tensor | None], main: str, output: str | None
     ) -> torch.Tensor:
-        """Return the output with the name `output` of a `forward` of the library. `values`: as in `call`; `main`: the
-        argument for the first."""
+        """Call a `forward` of the library and return its output `output`; None: the usual one. `values`: as in `call`.
+        `main`: name of the argument for the node's main input."""
         import torch
 
         given = {
@@ -234,7 +234,7 @@ class Transformers(LibraryLayer):
         if hasattr(config, "use_cache"):
             of.config.use_cache = config.use_cache
         else:
-            del of.config.use_cache  # `make` has turned it off for training
+            del of.config.use_cache  # it was set by `make`
         if "Classification" in type(of).__name__ and len(classes) == of.config.num_labels:
             of.config.id2label = dict(enumerate(classes))
             of.config.label2id = {name: number for number, name in enumerate(classes)}
@@ -258,7 +258,7 @@ class Transformers(LibraryLayer):
         body = f"{of.base_model_prefix}."
         heads = tuple(name for name, _ in module.named_parameters() if not name.startswith(body))
         found = files_of(module, tensors_in(self.path), heads if self.classes is not None else ())
-        # a class other than that of the files has another head: the model does not use the rest of their tensors
+        # if the files are of another class, they have another head, whose tensors the model does not use
         has_other_head = type(of).__name__ not in (of.config.architectures or (type(of).__name__,))
         bodies = (body,) if hasattr(of, of.base_model_prefix) else self.find_units(module)
         if not has_other_head or any(name.startswith(bodies) for name in found.missing):
@@ -289,8 +289,8 @@ class Transformers(LibraryLayer):
         return super().build(inputs) if self._part is None else build_part(self, self._part)
 
     def products(self, use: Use) -> list[Product]:
-        """Return the matrix products of a forward. A part of a model has the share of the model's operations that its
-        weights have of the elements; the table of an embedding has none."""
+        """Return the matrix products of a forward. For a part of a model, the operations of the whole model are divided
+        in proportion to the elements of the weights. The table of an embedding counts as none."""
         if self._part is None:
             return super().products(use)
         from declarative_train.packs.pretrained.libraries.modules.parts import count_operations
@@ -322,8 +322,8 @@ def _hide_bars() -> Iterator[None]:
 
 
 def _float(found: dict[str, Any]) -> Any:
-    """Convert an object in transformers' config.json that represents a float that JSON lacks, such as `{"__float__":
-    "Infinity"}`, to this float. Return any other object unchanged."""
+    """Return the float for which `found`, an object in transformers' config.json such as `{"__float__": "Infinity"}`,
+    is written, because JSON has no infinity. Return any other object unchanged."""
     return float(found["__float__"]) if found.keys() == {"__float__"} else found
 
 

@@ -64,7 +64,7 @@ class AdamwScheduleFree(_LibraryOptimizer):
         return 2 * prod(shape)
 
 
-_BLOCK, _LEAST = 256, 4096  # numbers with one scale, and of a parameter whose state has 8 bits
+_BLOCK, _LEAST = 256, 4096  # numbers with one scale; smaller parameters have a float32 state
 
 
 class Adamw8bit(_LibraryOptimizer):
@@ -95,7 +95,7 @@ class Adamw8bit(_LibraryOptimizer):
 
         rates = [group["lr"] for group in groups]
         made = EightBitAdamw(groups, **self.arguments())
-        for group, rate in zip(made.param_groups, rates, strict=True):  # which the library has rounded to float32
+        for group, rate in zip(made.param_groups, rates, strict=True):  # the library has rounded the rates to float32
             group["lr"] = rate
         return made
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from declarative_train.data.rows import SetRows
     from declarative_train.recipe.recipe import Recipe
 
-_AT_ONCE = 256  # texts
+_AT_ONCE = 256  # texts that are read at once
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +127,7 @@ def _join_messages(dialogue: str) -> str:
 
     try:
         found = [each.get("content") for each in messages(dialogue)]
-    except ChatError:  # lint says what is wrong
+    except ChatError:  # `dtrain lint` reports the mistake
         found = []
     return "\n".join(each for each in found if isinstance(each, str))
 

@@ -98,7 +98,7 @@ class LatentAttentionModule(nn.Module):
         q_BHTK = queries.unflatten(-1, (number, -1)).transpose(1, 2)
         q_plain, q_turned = q_BHTK.split([sizes.plain_width, sizes.rotary_width], -1)
         vector, k_turned = self.latent(x).split([sizes.kv_rank, sizes.rotary_width], -1)
-        k_turned = k_turned.unsqueeze(1)  # one head, which all share
+        k_turned = k_turned.unsqueeze(1)  # one head of rotary keys for all heads
         both = self.key_value(self.latent_norm(vector)).unflatten(-1, (number, -1)).transpose(1, 2)
         k_plain, v_BHTV = both.split([sizes.plain_width, sizes.value_width], -1)
         length = start + x.shape[1] if positions is None else self.num_positions

@@ -77,8 +77,9 @@ class LoraLinear(nn.Linear):
             return input
         if self._ranks is None or self._kind != "rows":
             return F.dropout(input, self.dropout)
+        # draws for all features, as in one process; this rank uses those of its features
         kept = F.dropout(input.new_ones(*input.shape[:-1], input.shape[-1] * self._ranks.size), self.dropout)
-        return input * self._ranks.take_part(kept, -1)  # as in one process: each feature has its own draws
+        return input * self._ranks.take_part(kept, -1)
 
     def _scale_rows(self, input: Tensor, bias: Tensor | None) -> Tensor:
         x = self._drop(input)

@@ -44,8 +44,9 @@ def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
 
 
 def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, TensorOrigin], tuple[str, ...]]:
-    """Return ({tensor of the model: its origin in the files}, names in the files that are not used), as the library's
-    function `convert_and_load_state_dict_in_model` matches them. Raises LibraryError."""
+    """Find the tensors in files from which the tensors of a model are made, as the library's function
+    `convert_and_load_state_dict_in_model` does. Return (origins by name of the model's tensor, names in the files that
+    are not used). Raises LibraryError."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, dot_natural_key, rename_source_key
 
@@ -74,9 +75,9 @@ def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, TensorOrigin], 
 
 
 def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Names) -> dict[str, TensorOrigin]:
-    """Return {tensor of the model: its origin} for the tensors that one converter of transformers makes from tensors in
-    the files. `target`: name of the first tensor that it makes. `names`: {pattern of the converter: names in the
-    files}."""
+    """Return the origins of the tensors that one converter of transformers makes, by name of the model's tensor.
+    `target`: name of the first tensor that it makes. `names`: pattern of the converter -> names in the files that
+    match."""
 
     def convert(chosen: Names, read: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
         fresh = copy.deepcopy(converter)
@@ -109,8 +110,8 @@ def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Nam
 
 
 def _gives_rows(converter: Any, names: Names, shape: tuple[int, ...]) -> bool:
-    """Return whether a converter stacks tensors, for example those of experts, so that row i of its result needs only
-    the i-th tensor of each pattern in `names`. `shape`: shape of the result."""
+    """Return whether row i of a converter's result is made from only the i-th tensor of each pattern in `names`. This
+    is so if it stacks tensors, such as those of experts. `shape`: shape of the result."""
     from transformers.core_model_loading import Concatenate, MergeModulelist
 
     first, *others = converter.operations

@@ -23,7 +23,7 @@ def divide_parts(model: nn.Module, parts: Mapping[str, str], ranks: TensorRanks)
         part = model.get_submodule(path)
         if isinstance(part, nn.Embedding):
             (_look_up_part if kind == "vocabulary" else _join)(part, ranks)
-        elif isinstance(part, nn.Identity):  # an expert that every rank has, and whose outputs are summed
+        elif isinstance(part, nn.Identity):  # the output of an undivided expert, which the ranks sum
             part.register_forward_pre_hook(lambda _, inputs: (inputs[0] / ranks.size, *inputs[1:]))
         elif kind == "hidden":
             _sum_outputs(part, ranks)
@@ -47,10 +47,9 @@ def divide_experts(model: nn.Module, parts: Sequence[str], peers: ExpertRanks) -
 
 
 class _OwnLibraryExperts(OwnExperts):
-    """Mixin for the class of a library's experts. Its forward is (rows, numbers of the chosen experts, weights) ->
-    rows, as the library's is. Each row is sent to the ranks of its experts; there, the library's code computes
-    one expert per row.
-    """
+    """Mixin for the class of a library's experts. Its forward has the library's arguments and result: (rows, numbers of
+    the chosen experts, weights) -> rows. Each row is sent to the ranks that have its experts. There, the library's code
+    computes the experts."""
 
     peers: ExpertRanks
     num_experts: int
@@ -61,7 +60,7 @@ class _OwnLibraryExperts(OwnExperts):
         return y.to(x_ND.dtype)
 
     def _compute(self, rows: Tensor, ends: Tensor) -> Tensor:
-        some = rows if len(rows) else rows.sum(0, keepdim=True)  # the parameters take part in every backward
+        some = rows if len(rows) else rows.sum(0, keepdim=True)  # never empty, so that the parameters get a gradient
         numbers = torch.searchsorted(ends, torch.arange(len(some), device=ends.device, dtype=ends.dtype), right=True)
         numbers = numbers.clamp(max=self.num_experts - 1).unsqueeze(-1)
         found: Tensor = super().forward(some, numbers, torch.ones_like(numbers, dtype=rows.dtype))
@@ -117,8 +116,9 @@ def _sum_outputs(part: nn.Module, ranks: TensorRanks) -> None:
 
 
 def _share_rotary_keys(part: nn.Linear, width: int, ranks: TensorRanks) -> None:
-    """Sum the gradients of a projection's last `width` features over the ranks. These features are the rotary keys,
-    which the heads of all ranks read. (The other features enter a divided layer, which sums their gradients.)"""
+    """Sum the gradients of a projection's last `width` output features over the ranks. These features are the rotary
+    keys, which the heads of all ranks read. (The other features are the input of a divided layer, which sums their
+    gradients.)"""
 
     def leave(_: nn.Module, inputs: object, output: Tensor) -> Tensor:
         return torch.cat([output[..., :-width], ranks.enter(output[..., -width:])], -1)

@@ -110,7 +110,7 @@ def _find(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
         return f"its forward cannot be tried without values: {in_one_line(problem)}"
     kinds = dict.fromkeys(_generic(_group_of(name)) for name in styles)
     failure = ""
-    for left in ("", *kinds):  # everything; then without one of the groups
+    for left in ("", *kinds):  # all groups; if this fails, all but one kind of group
         whole = {_group_of(name): failure for name in styles if _generic(_group_of(name)) == left}
         cuts = _divide_groups(model, size, plan, styles, whole)
         try:
@@ -120,7 +120,7 @@ def _find(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
             failure = failure or f"the library's code does not work with a part of it: {in_one_line(problem)}"
     else:
         return failure
-    for name, shape in wanted.items():  # a norm or an activation of which each rank has a part of the input
+    for name, shape in wanted.items():  # a norm or activation that reads a part of the features
         if name not in cuts and found.get(name, shape) != shape:
             cuts[name] = _Part(model, name, size, plan).share()
     return _join_parts(model, cuts, whole, styles)
@@ -129,8 +129,8 @@ def _find(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
 def _divide_groups(
     model: nn.Module, size: int, plan: dict[str, str], styles: dict[str, str], whole: dict[str, str]
 ) -> dict[str, LayerCut]:
-    """Return {path: division} of submodules. `styles`: {path: the library's style}; `plan`: the library's plan. A group
-    of submodules that must stay whole is added to `whole`, with the reason."""
+    """Return the divisions of submodules, by path. `styles`: path of a submodule -> style of its division in the
+    library's plan `plan`. A group of submodules that cannot be divided is added to `whole`, with the reason."""
     groups: dict[str, dict[str, str]] = {}
     for name, style in styles.items():
         groups.setdefault(_group_of(name), {})[name] = style
@@ -190,8 +190,8 @@ class _NoPeers:
 def _trace(
     layer: LibraryInterface, inputs: Inputs, size: int, cuts: Mapping[str, LayerCut]
 ) -> dict[str, tuple[int, ...]]:
-    """Run a forward without values, and return {submodule with parameters: shape of the first tensor that it reads};
-    the key "" has the shape of the model's output. `cuts`: the submodules that are divided over `size` ranks."""
+    """Run a forward without values. Return a dict from each submodule with parameters to the shape of the first tensor
+    that it reads; the key "" has the shape of the model's output. `cuts`: divisions of submodules over `size` ranks."""
     with torch.device("meta"):
         module = build_node(layer, inputs).eval()
     peers: Any = _NoPeers(size)
@@ -228,7 +228,7 @@ def call_without_values(
     for name, part in module.named_modules():
         if note is not None and name and next(part.parameters(recurse=False), None) is not None:
             watch(name, part)
-    log = logging.getLogger("torch._subclasses.fake_tensor")  # it writes the traceback of a failure
+    log = logging.getLogger("torch._subclasses.fake_tensor")  # it would log a traceback if the forward fails
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
@@ -365,7 +365,7 @@ class _Part:
     def _embedding(self, kind: CutKind, dim: int) -> LayerCut:
         if not isinstance(self._module, nn.Embedding):
             raise _WholeError(f"`{self._path}` is a `{type(self._module).__name__}`, not an embedding")
-        if len(list(self._module.parameters())) > 1:  # their gradients would be those of some words
+        if len(list(self._module.parameters())) > 1:  # the others would get gradients of only some tokens
             raise _WholeError(f"`{self._path}` has more parameters than its table")
         return LayerCut(kind, {"weight": self._parameter("weight", dim)})
 

@@ -82,9 +82,8 @@ class LibraryNode(nn.Module):
         divide_experts(self, parts, peers)
 
     def reset_buffers(self) -> None:
-        """Write the values of the buffers, which `to_empty` has lost: those of the model's files for buffers that the
-        files contain, and the library's own for others.
-        """
+        """Write the values of all buffers, which are lost after `to_empty`. Buffers that are in the model's files get
+        the values in the files, others those that the library computes."""
         values = {**self._dtrain_buffers, **self._dtrain_layer.persistent(self._dtrain_inputs)}
         with torch.no_grad():
             for name, buffer in self.named_buffers(remove_duplicate=False):
@@ -92,7 +91,7 @@ class LibraryNode(nn.Module):
         for part in self.modules():
             if isinstance(part, BatchNormModule):
                 part.pending = None
-        _DRAWN.clear()  # parameters have their values now
+        _DRAWN.clear()  # not needed any longer: parameters have their values
 
 
 def build_node(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
@@ -141,7 +140,7 @@ def _make_bare(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
     try:
         with alone(), seed_generators(0), _parameters_on_meta():
             return layer.make(inputs, draws=False)
-    except Exception:  # the library's code reads values of parameters while making the model
+    except Exception:  # the library's code may read values of parameters while it creates the model
         with alone(), seed_generators(0):
             module = layer.make(inputs, draws=True)
         to_meta = _ToMeta()
@@ -327,9 +326,11 @@ def foreign_batch_norms(module: nn.Module) -> list[str]:
 
 def units_in(module: nn.Module, classes: frozenset[str]) -> tuple[str, ...]:
     """Return the paths of the units of a model: modules whose parameters are gathered together, and which are
-    recomputed and compiled one by one. Units are the modules of the `classes` that the library names; if there are
-    none, the members of the model's outermost lists of equal composed modules (stages, blocks, layers). Modules whose
-    parameters are also used elsewhere are left out."""
+    recomputed and compiled one by one.
+
+    Units are the modules whose class is in `classes`, which the library names. If there are none, they are the stages,
+    blocks or layers in the model's outermost lists: lists whose members have one class, and submodules. A module that
+    shares parameters with the rest of the model is left out."""
     found = list(_outermost(module, "", lambda part: type(part).__name__ in classes)) if classes else []
     if not found:
         lists = _outermost(module, "", _is_list_of_equals)

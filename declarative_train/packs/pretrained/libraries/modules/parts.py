@@ -1,10 +1,11 @@
-"""Parts of a model of transformers in a pipeline, from the plan that the library has for its class (`pp_plan`, made of
-`base_model_pp_plan`): the modules before the layers, each layer, the norm after them, and the head.
+"""Parts of a model of transformers in a pipeline: the modules before the layers, each layer, the norm after them, and
+the head. They follow the plan that the library has for the model's class (`pp_plan`, made of `base_model_pp_plan`).
 
-A part is the library's own module. What the model computes for all layers (rotary positions, masks) and after the norm
-(the scale of the scores) is in the model's own forward, not in a module. So a layer and the head call this forward, of
-a *frame*: a copy of the model in which every other part returns its input. The forward is tried without values before:
-each part must read what the part before it returned, and nothing else that depends on a parameter."""
+A part is a module of the library. But some computations are in the model's own forward, not in a module: rotary
+positions and masks, which all layers read, and the scale of the scores after the norm. So a layer or the head is run
+through this forward, in a *frame*: a copy of the model in which every other part returns its input. When the parts are
+found, the forward is tried without values: each part must read what the part before it returned, and nothing else that
+depends on a parameter."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ _FOUND: dict[str, ModelParts | str] = {}
 
 
 def find_parts(layer: PartInterface, inputs: Inputs) -> ModelParts | str:
-    """Return the parts of a model, or the reason why it is one part."""
+    """Return the parts of a model, or the reason why the model cannot be divided."""
     key = key_of(layer, inputs)
     if key not in _FOUND:
         _FOUND[key] = _find(layer, inputs)
@@ -99,8 +100,9 @@ def _list_kept(model: nn.Module) -> list[str]:
 
 
 def _try(body: list[str], head: list[str], layer: PartInterface, inputs: Inputs, model: Any) -> ModelParts | str:
-    """Return the parts, or the reason why they do not work. Runs the model without values. `body`,
-    `head`: the paths of the parts; the head may read some positions of the norm's output."""
+    """Run the model without values, and return its parts, or the reason why they cannot be run one after the other.
+    `body`, `head`: paths of the parts. Unlike other parts, the head may read only some positions of the output of the
+    part before it."""
     paths = [*body, *head]
     seen: list[str] = []
     made: dict[str, TensorSpec] = {}
@@ -151,7 +153,8 @@ def _tensors_in(value: object) -> Iterator[Tensor]:
 
 
 def _find_ties(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield (name, first name) for each further name of a parameter."""
+    """Yield (name, first name) for each parameter that has several names, once for each of its names after the
+    first."""
     first = {id(item): name for name, item in model.named_parameters()}
     for name, item in model.named_parameters(remove_duplicate=False):
         if name != first[id(item)]:
@@ -175,7 +178,7 @@ class LibraryPart(nn.Module):
         return self._dtrain_layer.run(self.frame, values, "inputs_embeds", self._dtrain_output)
 
     def compute_own(self, *given: Any, **named: Any) -> Any:
-        """Return the result of the library's module itself."""
+        """Return the result of the library's module, without the frame."""
         return super().forward(*given, **named)
 
     def reset_buffers(self) -> None:
@@ -186,7 +189,8 @@ class LibraryPart(nn.Module):
 
 
 class _StandIn(nn.Module):
-    """Mixin for the class of a part in a frame: the forward of the part that the frame belongs to, or its input."""
+    """Mixin for the class of each part in a frame. If the frame belongs to this part, its forward is the part's;
+    otherwise it returns its input."""
 
     part: LibraryPart | None
 
@@ -202,8 +206,7 @@ def _class_of(mixin: Any, kind: Any) -> Any:
 
 
 def build_part(layer: PartInterface, path: str) -> nn.Module:
-    """Return one part of a model as a module on the current device. Parameters that are not on meta have no values
-    yet."""
+    """Return one part of a model as a module on the current device. Its parameters have no values yet."""
     device = torch.empty(0).device
     model: Any = find_model(layer)
     paths = _paths(model, model.pp_plan)
@@ -237,15 +240,15 @@ def _make_frame(body: nn.Module, paths: list[str], own: str, part: LibraryPart) 
         kind: Any = type(old)
         made = object.__new__(_class_of(_StandIn, kind))
         made.__dict__ = {**old.__dict__, "_parameters": {}, "_buffers": {}, "_modules": {}}
-        made.__dict__["part"] = part if path == own else None  # not a submodule
+        made.__dict__["part"] = part if path == own else None  # not by `setattr`, which would make it a submodule
         memo[id(old)] = made
     frame: nn.Module = copy.deepcopy(body, memo)
     return frame
 
 
 def count_operations(layer: PartInterface, length: int) -> float:
-    """Return the floating-point operations of a forward of the whole model for a sample of `length` ids, divided by the
-    number of elements of its matrices, without the tables of embeddings."""
+    """Return the floating-point operations of a forward of the whole model, per element of its matrices; the tables of
+    embeddings do not count as matrices. `length`: number of ids in the sample."""
     owners = (part for part in find_model(layer).modules() if not isinstance(part, nn.Embedding))
     weights = (item for part in owners for item in part.parameters(recurse=False) if item.dim() > 1)
     found = forward_flops(layer, {"main": TensorSpec((length,), "int64", num_values=1)})

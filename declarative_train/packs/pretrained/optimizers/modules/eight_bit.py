@@ -11,7 +11,7 @@ import torch
 from torchao.optim import AdamW8bit
 from torchao.optim.subclass_8bit import OptimState8bit
 
-_PARTS = ("codes", "scale")  # the third is a table of constants
+_PARTS = ("codes", "scale")  # tensors of a state that change; the third one is constant
 _SIGNED = {"exp_avg": True, "exp_avg_sq": False, "max_exp_avg_sq": False}
 
 
