@@ -46,17 +46,16 @@ class Column(NamedTuple):
 class Table(ABC):
     """Opened data source. Rows can be read by number, in any order, at any time, also in a forked process.
 
-    columns             {name: column}, in the order of the file
-    left_out            {name: reason} for the columns of the file that cannot be read
+    columns             the columns by name, in the order of the file
+    left_out            the columns of the file that cannot be read, by name, each with the reason
     files               the files that are read
-    blocks              (blocks + 1,) the first row of each block that is read as a whole (a row group, a record batch),
-                        then `num_rows`; None if a single row can be read alone
+    blocks              the first row of each block (row group, record batch) that is read as a whole, then `num_rows`;
+                        None if a single row can be read alone
     blocks_may_be_cut   a part of a block can be read for a part of the cost of the whole block
     fingerprint         text that changes with the files, their sizes and dates; None: statistics of rows are not cached
-    members             for a mixture: (name, first row) of each of its sources
+    members             for a mixture: name and first row of each of its sources
     tables              for a mixture: the tables of its sources
-    skipped             (position, reason) of each row of the files that could not be parsed and was left out
-    """
+    skipped             rows that could not be parsed and were left out, each as (position, reason)"""
 
     columns: Mapping[str, Column]
     num_rows: int

@@ -73,7 +73,8 @@ class Pack:
     """Commands of `dtrain`, by name."""
     data_commands: Mapping[str, Command] = field(default_factory=dict)
     """Commands `dtrain data WORD RECIPE`, by the word. The module has `add_arguments(parser)`, `run(args)` and
-    `misuse(args)`. `misuse` is called if the arguments are given with another word, and returns a line that says so."""
+    `misuse(args)`. `misuse` is called if another word is given. It returns a line if the arguments contain options of
+    this command, else None."""
     read_block: str = ""
     """Hook `read_block(block, fields, resolve)`, called for each node whose type is a shipped block. `block`: name of
     the block. `fields`: the node's fields. `resolve`: function that makes a path absolute. It returns the fields, with

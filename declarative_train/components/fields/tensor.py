@@ -194,7 +194,7 @@ class TensorField(FieldOfColumns):
         statistics: Mapping[str, object],
         out: np.ndarray | None,
     ) -> np.ndarray:
-        """Return the tensor of the rows as an array, in `out` if the values need no conversion."""
+        """Return the tensor of the rows as an array. If the values need no conversion, they are written into `out`."""
         import numpy as np
 
         spec = self.row_spec(columns, statistics)
