@@ -45,8 +45,8 @@ class PluginComponent(Component):
     method: ClassVar[str] = ""
     num_arguments: ClassVar[int] = 0
     is_variadic: ClassVar[bool] = False
-    """Name of the method that the user's class has for its kind, the number of its arguments, and whether it takes any
-    number of them (`*values`)."""
+    """`method`: the method of its kind that the user's class has. `num_arguments`: number of its arguments.
+    `is_variadic`: whether it takes any number of them (`*values`)."""
 
     renamed: ClassVar[Mapping[str, str]] = {}
     """Attributes of plugin classes that have another name here."""
@@ -212,7 +212,7 @@ class FoundComponent:
 
 
 Found = Mapping[str, Mapping[str, FoundComponent]]
-"""By kind and type."""
+"""Component classes by kind and type."""
 
 
 @lru_cache(maxsize=64)

@@ -89,7 +89,7 @@ class AsTheCodeDoes(Init):
 
     type: Literal["as_the_code_does"] = "as_the_code_does"
     parameter: str
-    """Its name in the layer; in the model, if it is tied to a parameter outside the layer."""
+    """Name of the parameter in the layer or, if the parameter is tied to one outside the layer, in the model."""
 
     def fill(self, tensor: torch.Tensor, draws: Draws) -> None:
         raise NotImplementedError("one parameter cannot be drawn without the others")

@@ -38,7 +38,7 @@ from declarative_train.components.plugin_types import default_of
 from declarative_train.core.names import RESERVED, is_name
 
 MIXES = "mixes_samples"
-"""Attribute of a class which declares that the result of a sample depends on the others of its batch."""
+"""Attribute of a class which declares that the result of a sample depends on other samples of its batch."""
 _TUPLES = ("tuple", "Tuple", "typing.Tuple")
 _TAKEN = frozenset(dir(PluginLayer))
 _OF_THE_EDGE = {

@@ -26,20 +26,19 @@ CutKind = Literal[
 
 columns     each rank computes a part of the output features, from the whole input
 rows        each rank reads a part of the input features; the outputs of all ranks are summed
-split       as rows, but each rank has the whole input, and takes its part of the features
+split       as `rows`, but each rank gets the whole input, and takes its part of the features
 heads       each rank computes some heads of attention, from the whole input; the outputs are summed
 vocabulary  each rank holds the rows of some words: an embedding sums the outputs, a head gives the scores of its
             words to a loss that adds up over the ranks
 hidden      each rank computes some hidden features of each expert; the outputs are summed
 experts     each rank of `expert` computes some experts, for the rows that all ranks send to it
 inside      the layer is a model of a library, whose parts are divided (`LayerCut.parts`)
-shared      part of such a model: each rank computes it whole, but uses the result for its own heads only, so that
+shared      part of such a model that each rank computes whole, but whose result it uses for its own heads only, so that
             gradients are summed
-gathered    as columns, but the output is gathered: a head whose scores are read whole
+gathered    as `columns`, but the outputs of all ranks are gathered, for a head whose scores are used together
 tokens      the output of a position depends on the input at this position only, so each rank computes its positions
-positions   as tokens, for the `context` axis: or the layer exchanges what it needs of other positions itself
-features    an output element depends on the same feature of the inputs only, so each rank computes its features
-"""
+positions   as `tokens`, for the `context` axis; or the layer itself exchanges what it needs of other positions
+features    an output element depends on the same feature of the inputs only, so each rank computes its features"""
 
 
 @dataclass(frozen=True, slots=True)

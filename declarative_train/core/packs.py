@@ -98,7 +98,7 @@ class Pack:
     data, in which paths lead to the files that `checkpoint_files` saved."""
     check_samples: str = ""
     """Hook `check_samples(recipe, data)`, called when a recipe is compiled, after its model was found to fit its data.
-    `data`: the DataSpec, whose sets `prepare_sets` has. It yields diagnostics on the pack's own fields."""
+    `data`: the DataSpec; `prepare_sets(data)` returns its samples. It yields diagnostics on the pack's own fields."""
     plan_evaluation: str = ""
     """Hook `plan_evaluation(plan, recipe)`, called at the end of compiling. It returns the plan, with the evaluations
     that the pack's keys of `evaluation` ask for, and diagnostics."""

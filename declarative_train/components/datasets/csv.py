@@ -78,8 +78,8 @@ class CsvDataset(FilesDataset):
     decimal: Literal[".", ","] = "."
     """Decimal separator of numbers: `,` in many European files."""
     encoding: Annotated[str, AfterValidator(_check_encoding)] = "utf-8"
-    """Encoding of the text, such as `cp1252` of Excel's plain `CSV` in Western Europe; the others are best saved as
-    UTF-8."""
+    """Encoding of the text, such as `cp1252` of Excel's plain `CSV` in Western Europe. Encodings such as UTF-16, which
+    do not store ASCII characters as single bytes, are not read: save such files as UTF-8."""
     missing_values: Annotated[tuple[str, ...], AfterValidator(check_unique_names)] = ()
     """More words for a missing value, such as `?` or `-`."""
 

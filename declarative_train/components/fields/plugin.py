@@ -32,7 +32,7 @@ class PluginField(PluginComponent, FieldOfColumns):
     sizes: ClassVar[tuple[Size, ...]] = ()
     kind: ClassVar[DType] = "float32"
     count: ClassVar[Size | None] = None
-    """Class attributes that the plugin's class declares as `shape`, `dtype` and `num_values`."""
+    """`sizes`, `kind` and `count` are what the plugin's class declares as `shape`, `dtype` and `num_values`."""
 
     column: Annotated[str, Key(min_length=1)] | None = None
     """One column; or use `columns`."""

@@ -27,7 +27,7 @@ class PluginTransform(PluginComponent, Transform):
     moves: ClassVar[bool | None] = None
     sides: ClassVar[tuple[int | str, int | str] | None] = None
     ends: ClassVar[tuple[float, float] | None] = None
-    """Declared by the class as `size` and `interval`."""
+    """`sides` and `ends` are what the class declares as `size` and `interval`."""
 
     _object: Any = PrivateAttr(None)
 
