@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from declarative_train.components.adapters.adapted import is_added
@@ -17,9 +16,8 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.diagnostics.suggest import nearest
 from declarative_train.core.machine import extra_for
 from declarative_train.core.packs import find_row
-from declarative_train.core.untrusted import parse_json
 from declarative_train.files.open_files import local_path
-from declarative_train.files.safetensors_header import Header, read_header
+from declarative_train.files.weight_files import INDEX, KINDS, header_of
 from declarative_train.graph.build import build
 from declarative_train.plan.checkpoint_files import Shapes, find_in_folder, shapes_in_folder
 from declarative_train.plan.checks.parameters import (
@@ -38,17 +36,10 @@ from declarative_train.plan.tensor_maps import idle_exclusion, is_selected
 from declarative_train.recipe.recipe import Recipe, Weights
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from declarative_train.graph.lower import Lowered
 
-INDEX = ".safetensors.index.json"  # ending of the index of a model in several files
-KINDS = (".safetensors", INDEX, ".pt", ".pth", ".bin")
-MORE_THAN_TENSORS = "it contains more than tensors, and its code is not executed; save a state_dict()"
-# largest file in torch's old format that is read: it has no index, so that it is read completely
-_MOST_OLD_BYTES = 256 << 20
-TORCH_BEGINS = (b"PK\x03\x04", b"\x80")  # first bytes of a file of torch: an archive, or an older pickle
 _SHOWN = 3
 
 
@@ -147,103 +138,8 @@ def _shapes_in(path: str) -> Shapes | None:
     shapes cannot be read before the run. Raises ValueError and OSError."""
     if os.path.isdir(path):
         return shapes_in_folder(path)
-    if path.endswith(INDEX):
-        with open(path, "rb") as file:
-            return _shapes_of_index(files_of_index(path, parse_json(file.read())))
-    return _shapes_in_safetensors(path) if path.endswith(".safetensors") else _shapes_in_torch(path)
-
-
-def files_of_index(path: str, index: object) -> dict[str, str]:
-    """Return a dict from tensor name to the path of its file. `index`: content of the index file at `path`. Raises
-    ValueError if it is malformed."""
-    named = index.get("weight_map") if isinstance(index, Mapping) else None
-    if not isinstance(named, Mapping) or not named or not all(isinstance(file, str) for file in named.values()):
-        raise ValueError("it has no `weight_map` from names to files")
-    folder = f"{path.rpartition('/')[0]}/" if "/" in path else ""
-    return {str(name): f"{folder}{file}" for name, file in named.items()}
-
-
-def header_of(path: str) -> Header | None:
-    """Return the names, shapes and dtypes of the tensors in a weights file; None if they cannot be read before the run.
-    Raises ValueError and OSError."""
-    if path.endswith(INDEX):
-        return _header_of_index(path)
-    if path.endswith(".safetensors"):
-        return read_header(path)
-    found = _tensors_in_torch(path)
-    if found is None:
-        return None
-    return {name: (tuple(item.shape), _dtype_words(item.dtype)) for name, item in found.items()}
-
-
-def _dtype_words(dtype: torch.dtype) -> str:
-    """Return a dtype in the spelling of safetensors: `F32`, `BF16`, `I64`."""
-    name = str(dtype).removeprefix("torch.")
-    return re.sub(r"^(float|bfloat|u?int)(?=\d)", lambda kind: _LETTERS[kind[1]], name)
-
-
-_LETTERS = {"float": "F", "bfloat": "BF", "int": "I", "uint": "U"}
-
-
-def _header_of_index(path: str) -> Header:
-    with open(path, "rb") as file:
-        files = files_of_index(path, parse_json(file.read()))
-    _shapes_of_index(files)
-    held = {file: read_header(file) for file in sorted(set(files.values()))}
-    return {name: held[file][name] for name, file in files.items()}
-
-
-def _shapes_of_index(files: Mapping[str, str]) -> Shapes:
-    found: dict[str, tuple[int, ...]] = {}
-    for file in sorted(set(files.values())):
-        if not os.path.exists(file):
-            raise ValueError(f"it refers to {os.path.basename(file)}, which does not exist in its folder")
-        found.update(_shapes_in_safetensors(file))
-    lacking = next((name for name in files if name not in found), None)
-    if lacking is not None:
-        raise ValueError(f"{lacking} is not in {os.path.basename(files[lacking])}")
-    return {name: found[name] for name in files}
-
-
-def _shapes_in_safetensors(path: str) -> Shapes:
-    return {name: shape for name, (shape, _) in read_header(path).items()}
-
-
-def _shapes_in_torch(path: str) -> Shapes | None:
-    found = _tensors_in_torch(path)
-    return None if found is None else {name: tuple(tensor.shape) for name, tensor in found.items()}
-
-
-def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
-    """Return the tensors of a file that torch saved, as meta tensors. Raises ValueError if the file has something other
-    than tensors.
-
-    Return None for a large file in torch's old format, which would have to be read completely, and for a file that
-    torch cannot load now.
-    """
-    import pickle
-
-    import torch
-
-    with open(path, "rb") as file:
-        begin = file.read(4)
-    if not begin.startswith(TORCH_BEGINS):
-        raise ValueError("it is not a torch file")
-    is_archive = begin.startswith(TORCH_BEGINS[0])
-    if not is_archive and os.path.getsize(path) > _MOST_OLD_BYTES:
-        return None
-    try:
-        found = torch.load(path, map_location="meta", weights_only=True, mmap=is_archive)
-    except pickle.UnpicklingError:
-        raise ValueError(MORE_THAN_TENSORS) from None
-    except Exception:  # an older format, or a file without weights: the run reports it
-        return None
-    for key in ("state_dict", "model"):
-        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
-    if not isinstance(found, Mapping) or not all(isinstance(item, torch.Tensor) for item in found.values()):
-        raise ValueError("it does not contain a mapping of names to tensors")
-    return {str(name): tensor for name, tensor in found.items()}
+    header = header_of(path)
+    return None if header is None else {name: shape for name, (shape, _) in header.items()}
 
 
 def check_shapes(

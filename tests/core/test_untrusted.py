@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "declarative_train"
 OWN = {
     "tools/sweep/command.py", "components/datasets/arrow_cache.py", "files/file_activity.py",
     "files/cache.py", "packs/images/boxes.py", "packs/pretrained/libraries/timm.py",
-    "packs/pretrained/libraries/files.py", "files/safetensors_header.py",
+    "packs/pretrained/libraries/files.py", "files/weight_files.py",
     "packs/pretrained/libraries/transformers.py", "app/commands/status.py", "run/heartbeat.py",
     "run/storage/remote_dir.py",
     "planner/calibration.py", "planner/estimate/kernels.py", "recipe/checks/layout_rules.py",

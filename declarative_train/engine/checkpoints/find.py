@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, DamageCheck, damage, read_entry
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
+from declarative_train.files.weight_files import KINDS
 from declarative_train.plan.checkpoint_files import MANIFEST, checkpoints_root, find_best_position, run_folders
 
 if TYPE_CHECKING:
@@ -68,8 +69,6 @@ def resolve_weights(plans: Iterable[WeightsPlan], look: DamageCheck) -> tuple[tu
     resolved: list[WeightsPlan] = []
     passed_over: list[str] = []
     for plan in plans:
-        from declarative_train.plan.weights import KINDS  # imports the layers
-
         if plan.path.endswith(KINDS):
             resolved.append(plan)
             continue

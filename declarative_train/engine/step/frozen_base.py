@@ -26,11 +26,11 @@ from declarative_train.core.untrusted import parse_json
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
 from declarative_train.engine.step.tensor_files import Tensors, add_rows, join_rows, open_tensors, rename_tensors
 from declarative_train.files.open_files import format_path, local_path
+from declarative_train.files.weight_files import INDEX, files_of_index
 from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.plan import PartPlan, TensorMapPlan, WeightsPlan
 from declarative_train.plan.renames import resolve_joins
 from declarative_train.plan.tensor_maps import is_selected, parts_in, shape_of
-from declarative_train.plan.weights import INDEX, files_of_index
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan

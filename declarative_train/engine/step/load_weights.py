@@ -31,11 +31,12 @@ from declarative_train.engine.step.tensor_files import (
     round_to_storage,
 )
 from declarative_train.files.open_files import local_path
+from declarative_train.files.weight_files import INDEX, TORCH_BEGINS
 from declarative_train.plan.checkpoint_files import EMA, PLAN, Shapes
 from declarative_train.plan.checks.parameters import describe_unmatched_rename
 from declarative_train.plan.renames import find_join, find_same_name, find_unmatched, join_shapes, resolve_joins
 from declarative_train.plan.tensor_maps import ModelTensors, check_published, is_selected, parts_in, shape_of
-from declarative_train.plan.weights import INDEX, TORCH_BEGINS, check_shapes
+from declarative_train.plan.weights import check_shapes
 
 if TYPE_CHECKING:
     from declarative_train.components.storages import StorageName

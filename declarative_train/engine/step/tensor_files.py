@@ -18,11 +18,11 @@ from declarative_train.core.packs import find_row
 from declarative_train.core.untrusted import parse_json
 from declarative_train.engine.failures import RunFailure
 from declarative_train.files.open_files import local_path
+from declarative_train.files.weight_files import INDEX, files_of_index
 from declarative_train.graph.initialise import blocks_of, local_rows, write_whole
 from declarative_train.plan.checkpoint_files import Shapes
 from declarative_train.plan.renames import apply_renames, join_shapes
 from declarative_train.plan.tensor_maps import respell, shape_of_part
-from declarative_train.plan.weights import INDEX, files_of_index
 
 if TYPE_CHECKING:
     from declarative_train.components.storages import StorageName

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from declarative_train.core.amounts import format_count, list_names
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.machine import extra_for
+from declarative_train.files.weight_files import header_of
 from declarative_train.graph.build import build
 from declarative_train.graph.lower import Lowered
 from declarative_train.packs.pretrained.mxfp4 import unpack, unpack_header
@@ -39,7 +40,6 @@ from declarative_train.plan.tensor_maps import (
     plan_published,
     respell,
 )
-from declarative_train.plan.weights import header_of
 from declarative_train.recipe.recipe import Recipe, Weights
 from declarative_train.recipe.sections.model import WeightsSection
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from declarative_train.files.safetensors_header import Header
+from declarative_train.files.weight_files import Header
 
 if TYPE_CHECKING:
     import torch

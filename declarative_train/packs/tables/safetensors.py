@@ -24,7 +24,7 @@ from declarative_train.files.open_files import (
     size_bytes,
 )
 from declarative_train.files.paths import SourceError
-from declarative_train.files.safetensors_header import TensorPlace, read_places
+from declarative_train.files.weight_files import TensorPlace, read_places
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from declarative_train.core.untrusted import parse_json
-from declarative_train.files.safetensors_header import read_header
+from declarative_train.files.weight_files import read_header
 from declarative_train.packs.pretrained.adapters import A
 from declarative_train.packs.pretrained.published import PublishedError
 
