@@ -16,10 +16,11 @@ from declarative_train.components.hardware.hardware import Hardware
 from declarative_train.planner.estimate.constants import Constants, Machine
 
 FIGURES = ("peak_flops", "memory_per_s", "link_per_s", "network_per_s", "reached")
-FEW = 5  # rows; with fewer the error is that of the constants, or half of it with one row of the same machine
-ROW_ERROR = (
-    0.145  # of ln(measured / predicted) of one row of a machine, apart from the factor of all: docs/planner-times.md
-)
+FEW = 5
+"""Rows from which on the error is fitted. With fewer it is that of the constants, or half of it with one row of the
+same machine."""
+ROW_ERROR = 0.145
+"""Spread of ln(measured / predicted) of single rows around the factor of their machine (docs/planner-times.md)."""
 
 
 def write_calibration(path: Path, machine: Machine, how: str) -> None:

@@ -65,7 +65,7 @@ from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Auto, Axes, DataAxes
 
 MOST_TRIED_S = 20.0  # approximate CPU time after which `auto` traces no more doubtful candidates
-MOST_TOO_LARGE = 4  # candidates that a trace finds too large, of those that fit by the estimate or are the smallest
+MOST_TOO_LARGE = 4  # traces that may find a candidate too large, if it fits by the estimate or is the smallest one
 SCALE_ROWS = 2
 
 

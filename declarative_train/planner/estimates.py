@@ -75,7 +75,7 @@ def with_estimates(
     if machine is None:
         return plan, diagnostics
     most = max(each.total for each in rows)
-    # of a set that lies on the GPUs, a batch is a selection of rows there
+    # if the set is on the GPUs, a batch is a selection of its rows
     made_s = 0.0 if all(row.held for row in rows) else data_s(plan.data, plan.batch, machine.constants)
     found = mean_estimate(
         (share, estimate(facts, placement, machine, plan.flops, plan.batch.global_batch_size, most, made_s))

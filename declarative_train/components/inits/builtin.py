@@ -217,7 +217,7 @@ class Orthogonal(MatrixInit):
             drawn = draws.whole().to(tensor.dtype).flatten(1)
             is_wide = drawn.shape[0] < drawn.shape[1]
             num_threads = torch.get_num_threads()
-            torch.set_num_threads(1)  # the last bits depend on how many there are, and ranks have fewer
+            torch.set_num_threads(1)  # the last bits depend on the number of threads, and ranks have fewer
             try:
                 matrix, factor = torch.linalg.qr(drawn.T if is_wide else drawn)
             finally:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import torch
 
 BLOCK = 1 << 14  # elements; a pair of normal ones is half a block apart, so another size gives other start values
-_LANES = 64  # at least a vector of torch's or numpy's
-_BLOCKS_AT_ONCE = 64  # of one thread
+_LANES = 64  # elements: at least a vector of torch or numpy
+_BLOCKS_AT_ONCE = 64  # that a thread fills one after the other
 
 
 class Draws:
@@ -159,6 +159,6 @@ def _to_unit(words: np.ndarray) -> np.ndarray:
     """Return a float32 number in [0, 1) for each random 32-bit word, made from its upper 24 bits."""
     import numpy as np
 
-    found = (words >> np.uint32(8)).view(np.int32).astype(np.float32)  # signed: each processor has that conversion
+    found = (words >> np.uint32(8)).view(np.int32).astype(np.float32)  # signed: every processor can convert these
     found *= np.float32(2**-24)
     return found

@@ -154,7 +154,9 @@ class OfClasses(Loss, ABC):
             raise TypeError("`class_weights: balanced` was not replaced by numbers")
         assert target is not None
         made, shape, axis = OverClasses, input.shape, class_axis(input.shape, self.class_dim)
-        if input.shape == target.shape and not target.is_floating:  # no scores: the head gave the term of each item
+        if (
+            input.shape == target.shape and not target.is_floating
+        ):  # the input is losses that a `ChunkedHead` computed, not scores
             made, shape, axis = OfItems, (*input.shape, 1), len(input.shape)
         assert axis is not None
         return made(
@@ -311,7 +313,7 @@ class KlDiv(Loss):
             return needs_values(
                 self.type, target, -inf, 1e-4, "log-probabilities", "`log_target: false` expects probabilities"
             )
-        return needs_values(self.type, target, 0, 1.0001, "probabilities", "`softmax` makes some")
+        return needs_values(self.type, target, 0, 1.0001, "probabilities", "a `softmax` gives probabilities")
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
         from declarative_train.components.losses.modules.elementwise import Divergence

@@ -101,7 +101,7 @@ def probabilities_at_zero(metric: Metric, threshold: float, task: Task, edges: M
     interval = edges.input.interval
     if task == "multiclass" or interval is None or interval[0] < threshold or interval == (threshold, threshold):
         return None
-    message = f"`{metric.type}` takes scores above {threshold:g} for yes, and the input is never below it: all are yes"
+    message = f"`{metric.type}` counts scores above {threshold:g} as positive, and the input is never below it"
     return ShapeError(message, port="input", help="set `threshold: 0.5`, or use logits", is_warning=True)
 
 

@@ -70,9 +70,7 @@ def _not_negative(type: str, target: TensorSpec) -> ShapeError | None:
 def _finds_all(type: str, k: int | None, num_labels: int) -> ShapeError | None:
     if k is None or k < num_labels:
         return None
-    return ShapeError(
-        f"`k: {k}` of {num_labels} labels finds all of them", field="k", help=f"use less than {num_labels}"
-    )
+    return ShapeError(f"`k: {k}` includes all {num_labels} labels", field="k", help=f"use less than {num_labels}")
 
 
 class Lrap(RankedRows):

@@ -238,7 +238,7 @@ class Adagrad(Optimizer):
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         import torch
 
-        fused = _choose_fused(groups, devices=("cpu",))  # elsewhere torch's default
+        fused = _choose_fused(groups, devices=("cpu",))  # on other devices torch chooses
         return torch.optim.Adagrad(groups, fused=fused, **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
@@ -284,8 +284,7 @@ class Adafactor(Optimizer):
     each parameter in each step. Shazeer and Stern, https://arxiv.org/abs/1804.04235, as in torch.
     """
 
-    # torch 2.13: "in-place operations that require placement changes are not supported", and the norm of a shard is
-    # taken for that of the parameter
+    # torch 2.13 refuses some in-place operations on shards, and takes the norm of a shard for that of the parameter
     takes_shards: ClassVar[bool] = False
     works_elementwise: ClassVar[bool] = False
 

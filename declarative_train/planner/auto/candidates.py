@@ -21,16 +21,12 @@ from declarative_train.recipe.sections.parallelism import (
     TensorAxis,
 )
 
-FILLINGS = (
-    1,
-    2,
-    4,
-    8,
-)  # microbatches per rank of a pipeline: more of them shrink the bubble, but smaller ones are less efficient
+FILLINGS = (1, 2, 4, 8)
+"""Microbatches per rank of a pipeline. More of them shrink the bubble, but smaller microbatches are less efficient."""
 MOST_REPLICAS = 4096
-MOST_DIVIDED = 16  # ranks that share a layer, or the positions of a batch
-STAGED_FILLINGS = (2, 8)  # of a pipeline whose layers are divided too; other schedules than 1f1b are not tried there
-DEFAULT: Schedule = "1f1b"  # wins a tie
+MOST_DIVIDED = 16  # ranks that divide a layer, or the positions of a sequence
+STAGED_FILLINGS = (2, 8)  # the same for a pipeline whose layers are divided too; there only 1f1b is tried
+DEFAULT: Schedule = "1f1b"  # chosen if other schedules are equally fast
 SCHEDULES: tuple[Schedule, ...] = (DEFAULT, *(name for name in get_args(Schedule) if name != DEFAULT))
 
 
@@ -130,7 +126,7 @@ def _microbatches(recipe: Recipe, num_ranks: int, size: int, fillings: Sequence[
     known = (size, training.microbatch_size or 1, training.gradient_accumulation_steps or 1)
     share, rest = divmod(training.global_batch_size, prod(known))
     if rest or not share:
-        return [num_ranks]  # lint reports what does not divide
+        return [num_ranks]  # `dtrain lint` reports that the batch does not divide evenly
     if training.microbatch_size is not None:
         return [share]
     wanted = [divisors(share, filling * num_ranks, 2 * filling * num_ranks - 1)[:1] for filling in fillings]

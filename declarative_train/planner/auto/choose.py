@@ -92,7 +92,7 @@ def choose(
     before = findings(recipe)
     diagnostics += [each for each in findings(chosen) if each not in before]
     plan = replace(_choice(best, verdicts, target), num_traced=len(known))
-    if known:  # otherwise nothing is traced
+    if known:  # without traces, no candidate counts as untried
         plan = replace(plan, untried=tuple(_list_untried(filter(may_fit, possible), best)))
     return LayoutChoice(chosen, plan, diagnostics)
 

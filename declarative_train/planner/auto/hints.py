@@ -12,8 +12,8 @@ from declarative_train.planner.auto.target import target_of
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.training import ActivationCheckpointing, Training
 
-MOST = 3  # hints
-FACTORS = (2, 4, 8, 16, 32, 64)  # of the GPUs
+MOST = 3  # largest number of hints
+FACTORS = (2, 4, 8, 16, 32, 64)  # on the number of GPUs
 
 
 def hints(judge: Judge) -> list[str]:
@@ -23,7 +23,7 @@ def hints(judge: Judge) -> list[str]:
     for way, recipe in _variants(judge.recipe):
         target = target_of(recipe.layout)
         changed = Judge.of(recipe, judge.lowered, judge.parameters, judge.data, target, judge.scales)
-        for candidate in candidates(recipe, most_stages=0):  # data-parallel ones: enough to show that it fits
+        for candidate in candidates(recipe, most_stages=0):  # without pipelines: one mode that fits is enough
             verdict = changed.verdict(candidate)
             if verdict.fits:
                 found.append(f"{way} ({candidate.words}, {amount(verdict.memory_bytes, 'B')})")

@@ -157,7 +157,7 @@ class Judge:
         key = tuple(size_of(mesh, name) for name in ("tensor", "context", "expert"))
         if key not in self.divided:
             mode = recipe.mode
-            if mode.pipeline is not None:  # stages matter only to a divided tensor that two of them share
+            if mode.pipeline is not None:  # stages matter only if two of them share a divided tensor
                 rest: dict[str, Any] = {"pipeline": None, "data": DataAxes(replicate="all")}
                 recipe = recipe._replace(parallelism=mode.model_copy(update=rest))
             layout, found = assign_ranks(recipe, self.lowered, self.parameters, batch)

@@ -13,12 +13,10 @@ from declarative_train.planner.calibration import read_calibration
 from declarative_train.planner.estimate.constants import Machine
 from declarative_train.recipe.sections.layout import Layout
 
-RESERVE = (
-    0.1  # fraction of a device's memory for CUDA, its libraries, fragmentation, and what the estimate does not count
-)
-DRIVER = Path(
-    "/proc/driver/nvidia/gpus"
-)  # the driver's own files: asking CUDA would initialise it before the ranks fork
+RESERVE = 0.1
+"""Fraction of a device's memory for CUDA, its libraries, fragmentation, and what the estimate does not count."""
+DRIVER = Path("/proc/driver/nvidia/gpus")
+"""Files of the driver. They are read because a question to CUDA would initialise CUDA before the ranks fork."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,7 @@ def _leaf(
     gradient). `trained`: names of the layer's parameters that are trained."""
     try:
         few, many = (_trace(text, is_expression, dict(specs), dict(graded), trained, precision, rows) for rows in ROWS)
-    except Exception:  # whatever a layer of any library raises on tensors without memory
+    except Exception:  # a layer of a library may raise anything on tensors without memory
         return None
     if any(len(a) != len(b) for a, b in zip(few, many, strict=True)):
         return None

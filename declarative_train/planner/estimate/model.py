@@ -63,8 +63,8 @@ class NodeFacts:
     recomputed: float
     kept: int
     passing: int
-    parameters: tuple[tuple[int, int, int, int], ...]  # of each tensor: as `ParameterShare`
-    experts: tuple[tuple[int, int, int, int], ...] = ()  # of those that the ranks of `expert` divide, a rank's part
+    parameters: tuple[tuple[int, int, int, int], ...]  # for each tensor, the four numbers of `ParameterShare`
+    experts: tuple[tuple[int, int, int, int], ...] = ()  # the same for the part of the experts that one rank has
     reordered: ReorderedElements = field(default_factory=ReorderedElements)
 
 
@@ -198,7 +198,7 @@ def model_facts(
     for node in opened.nodes:
         again = recomputation.part_of(node, computed_again)
         inside = activations(node)
-        if node.name in heads:  # an item in place of its scores
+        if node.name in heads:  # it outputs one loss per item in place of its scores
             again, inside = 1.0, _count_outputs(node) // next(iter(node.outputs.values())).shape[-1]
         nodes[node.name] = NodeFacts(
             name=node.name,

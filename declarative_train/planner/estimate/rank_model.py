@@ -73,7 +73,7 @@ def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
     of the key."""
     if not widening:
         return Sums(keys=(elements * size,), keys_back=(elements * size,))
-    sent = elements * size // (size - 1)  # of which each rank keeps its own
+    sent = elements * size // (size - 1)  # `Sums` counts the part that a rank keeps, too
     return Sums(keys=(sent,) * (size - 1), keys_back=(sent,) * (size - 1) + (sent * widening,) * size)
 
 
@@ -88,7 +88,7 @@ def _find_exchanges(graph: Graph, prefix: str, size: int, widening: int) -> Iter
         elif component.get("type") == "self_attention":
             _, kv_heads, head_width = _head_sizes(node, known)
             yield path, _exchange_keys(2 * known[node.inputs["x"]].shape[0] * kv_heads * head_width, size, widening)
-        elif component.get("type") == "moe":  # parts, scores and number of positions, of whole samples on each rank
+        elif component.get("type") == "moe":  # sums of choices, of scores and of positions
             yield path, Sums(balance=((2 * int(str(component["experts"])) + 1) * size,))
 
 
@@ -197,10 +197,10 @@ class _Divider:
             return Sums((written,))
         if kind == "heads":
             return Sums((written,), (read,) * (2 if "context" in node.inputs else 1))
-        if kind == "experts":  # rows to the ranks of their experts, and results back
+        if kind == "experts":  # rows are sent to the ranks of their experts, and results back
             assert node.component is not None
             return Sums(exchanges=(read * int(str(node.component["top_k"])),) * 2)
-        if kind == "hidden":  # the weights of the chosen experts too
+        if kind == "hidden":  # the weights of the chosen experts have gradients to sum, too
             assert node.component is not None
             width = known[next(iter(node.inputs.values()))].shape[-1]
             return Sums((written,), (read, read // width * int(str(node.component["top_k"]))))

@@ -12,7 +12,7 @@ from functools import lru_cache
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.plan.schedule_grid import schedule_grid
 
-MOST_ACTIONS = 8_000  # of a replay; a larger pipeline has the closed form of its slowest stage
+MOST_ACTIONS = 8_000  # limit of a replay; a larger pipeline uses a formula for its slowest stage
 _ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 
 

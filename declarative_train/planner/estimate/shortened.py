@@ -14,7 +14,7 @@ from declarative_train.graph.read import is_library, read_layer
 from declarative_train.plan.layout import LayoutPlan, RankPlan
 from declarative_train.plan.plan import ParameterPlan, Plan
 
-MOST_RANKS = 8  # of an axis
+MOST_RANKS = 8  # that shard parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def _shorten_layer(node: Node, copies: int, kept: int) -> dict[str, object] | No
     """Return the component of a library model with only `kept` of its `copies` equal parts, or None if the library
     cannot build such a model."""
     assert node.component is not None
-    model: Any = read_layer(node.component)  # of a pack
+    model: Any = read_layer(node.component)  # a library model, of a pack
     layer = model.shorten(copies, kept)
     return None if layer is None else layer.as_data()
 

@@ -39,7 +39,7 @@ from declarative_train.planner.estimate.traffic import (
 )
 
 LINK_OF: dict[int, Link] = {SUMMED: "node", SUMMED_FAR: "network"}
-LOSS_CALLS, LOSS_PASSES = 10, 9  # of a loss over classes: conversion, log-softmax and choice, forward and backward
+LOSS_CALLS, LOSS_PASSES = 10, 9  # of a loss over classes, forward and backward: conversion, log-softmax, choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ def _pass_s(kernels: Kernels, machine: Machine, precision: Precision, rows: int,
     device_s = np.where(is_memory, memory_s + flops * constants.draw_s, product_s)
     for kind, link in LINK_OF.items():
         of_kind = kernels.kind == kind
-        if of_kind.any():  # `calls` are the ranks of the all-reduce
+        if of_kind.any():  # here `calls` is the number of ranks of the all-reduce
             size = int(calls[of_kind][0])
             latency_s = machine.latency_s(size) if link == "node" else machine.latency_s(8, size // 8)
             device_s[of_kind] = moved[of_kind] / machine.link_per_s(link) + latency_s

@@ -248,7 +248,9 @@ def _transfer(
     figures = {"node": machine.hardware.link_per_s, "network": machine.hardware.network_per_s}
     per_s = None if figures[link] is None else machine.link_per_s(link)
     if link == "network" and per_s is not None and what != TO_STAGES:
-        members = max(1, placement.devices_per_node // group.stride)  # of the ring on each node, each with its own link
+        members = max(
+            1, placement.devices_per_node // group.stride
+        )  # ranks of the ring on each node, each with its own link
         per_s *= members
         if members > 1 and figures["node"] is not None:
             per_s = min(per_s, machine.link_per_s("node"))

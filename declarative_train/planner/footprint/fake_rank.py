@@ -35,7 +35,7 @@ _CPU = torch.device("cpu")
 _SCALAR = torch.ops.aten._local_scalar_dense.default
 _SPLIT = torch.ops.aten.split_with_sizes.default
 _LSTM: Any = getattr(torch.ops.aten.mkldnn_rnn_layer, "default", None)
-MOST_STEPS, MOST_ROWS, MOST_WIDTH = 16, 64, 512  # of an lstm that is run to measure its workspace
+MOST_STEPS, MOST_ROWS, MOST_WIDTH = 16, 64, 512  # sizes of the lstm that is run to measure its workspace
 
 
 class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
     from declarative_train.planner.estimate.model import ModelFacts
 
-MOST_CALLS = 2500  # of layers and expressions, in all traces together
-START_S, CALL_S = 0.5, 2e-3  # of a trace, and of a call in it
+MOST_CALLS = 2500  # calls of layers and expressions, in all traces of a plan together
+START_S, CALL_S = 0.5, 2e-3  # seconds for a trace, and for each call of a layer in it
 MOST_RUNS = 4
-MOST_AT_ONCE = 8  # processes that trace
+MOST_AT_ONCE = 8  # processes that trace at the same time
 EVEN = 0.002  # allowed relative difference between two steps of the same size
-LONG = 2 * FEW + 2  # copies from which on two short chains are faster to trace than the whole one
+LONG = 2 * FEW + 2  # copies of a chain from which on tracing two short chains is faster
 
-Found = dict[int, Any]  # (operations, kinds) of a step, as floats, by the position in the pipeline
+Found = dict[int, Any]  # pipeline position -> live bytes at each moment, a float array (operations, kinds)
 
 
 class TooLongError(Exception):
@@ -68,7 +68,7 @@ class Forecast:
         try:
             small, is_begun = _prepare(plan)
             found = self._trace(small, is_begun)
-        except Exception as error:  # in a plugin's code, or an operation that needs values
+        except Exception as error:  # of a plugin's code, or of an operation that needs values
             return TraceResult((), str(error) if isinstance(error, ChildError | TooLongError) else in_a_line(error))
         return TraceResult(tuple(_row(plan, small, place, moments.copy()) for place, moments in found.items()))
 
@@ -101,7 +101,7 @@ class Forecast:
         if small.layout.is_one_process:
             found = _trace_kinds(small, is_begun, list(kinds_of_rank(small.layout)))
         else:
-            # imported once, not in each child and in each rank that is forked afterwards
+            # imported here, so that children and ranks that are forked later need not import it again
             from declarative_train.engine.axes import pipeline, shard  # noqa: F401
 
             with _one_thread():

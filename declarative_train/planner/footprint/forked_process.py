@@ -23,7 +23,7 @@ MOST_S = 600.0  # wall time
 MOST_LETTERS = 160  # of an error message
 MOST_BYTES = 4 << 30  # in addition to the memory of this process
 _is_child = False
-_cores: int | None = None  # that this child process may use; None: all
+_cores: int | None = None  # number of cores that this child process may use; None: all
 
 
 class ChildError(Exception):
@@ -42,7 +42,7 @@ def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
     own = works[:1] if _is_child else []
     sys.stdout.flush()
     sys.stderr.flush()
-    children: dict[int, int] = {}  # by the pipe of their result
+    children: dict[int, int] = {}  # pipe of a child's result -> process id
     try:
         for work in works[len(own) :]:
             reading, writing = os.pipe()

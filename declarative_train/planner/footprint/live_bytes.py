@@ -125,7 +125,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak = max(self.peak, self.total)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _DEVICE:  # most calls: torch asks a fake tensor for its device before each operation
+        if func is _DEVICE:  # the most frequent call: torch asks a fake tensor for its device before each operation
             return args[0].fake_device
         name = func.name()
         if name == _SPLIT:

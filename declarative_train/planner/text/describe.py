@@ -38,7 +38,7 @@ from declarative_train.planner.text.model import (
     section,
 )
 
-_MOST_CLASSES = 12  # listed by name
+_MOST_CLASSES = 12  # that are listed by name
 
 
 def describe(plan: Plan, *, hashes: bool = True) -> str:

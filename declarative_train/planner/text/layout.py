@@ -11,9 +11,9 @@ from declarative_train.plan.plan import ParameterPlan, Plan
 from declarative_train.plan.schedule_grid import bubble
 from declarative_train.planner.text.model import columns
 
-_MOST_RANKS = 16  # listed one by one
+_MOST_RANKS = 16  # that are listed one by one
 _MOST_STAGES = 16
-_MOST_COLUMNS = 24  # of a grid
+_MOST_COLUMNS = 24  # of the grid of a schedule
 
 
 def describe_layout(plan: Plan) -> list[str]:

@@ -110,7 +110,7 @@ class BatchNormModule(nn.Module):
             grouped = x
         mean = var = None
         single = grouped.numel() == num_groups * C  # one value per channel: the unbiased variance would be 0 / 0
-        if counts and self.groups.recording and not single:  # in a recomputation too: it must save the same tensors
+        if counts and self.groups.recording and not single:  # also in a recomputation, which must save the same tensors
             mean, var = torch.zeros(2, num_groups * C, dtype=self.running_mean.dtype, device=x.device)
         y = torch.batch_norm(
             in_order(grouped), weight, bias, mean, var, True, 1.0, self.eps, torch.backends.cudnn.enabled

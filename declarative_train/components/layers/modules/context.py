@@ -78,7 +78,7 @@ class ContextRanks:
         return self._gather(x.to(torch.uint8)).bool() if x.dtype == torch.bool else self._gather(x)
 
     def _gather(self, x: Tensor) -> Tensor:
-        # (B, ranks, 2, chunk, ...): the second chunks of the ranks follow the first ones in falling order
+        # (B, ranks, 2, chunk, ...): the second chunks of the ranks follow the first ones in descending order
         parts = self._peers.gather_tokens(x).reshape(len(x), -1, 2, x.shape[1] // 2, *x.shape[2:])
         return torch.cat([parts[:, :, 0], parts[:, :, 1].flip(1)], 1).flatten(1, 2)
 

@@ -49,7 +49,7 @@ class TensorRanks:
         """Return the input of a divided layer with all tokens, equal on all ranks. In the backward, the gradients
         of all ranks are summed.
         """
-        if self._reads == "joined":  # `gather_tokens` has done both
+        if self._reads == "joined":  # `gather_tokens` has gathered the tokens, and will sum the gradients
             return x
         if self._reads == "tokens":
             return self.gather_tokens(x)

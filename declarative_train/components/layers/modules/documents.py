@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 _HALF = (torch.bfloat16, torch.float16)
-WIDEST = 256  # head width of the kernels
-LEAST = (8, 0)  # compute capability
+WIDEST = 256  # largest head width of the kernels
+LEAST = (8, 0)  # smallest compute capability of the kernels
 _pretended_gpu = ContextVar("pretended_gpu", default=False)
 
 
@@ -111,7 +111,7 @@ def documents(segments: Tensor) -> Documents | None:
     the varlen kernel needs contiguous documents. For fake tensors, which have no values, each row is one document.
     """
     B, T = segments.shape
-    if is_fake(segments):  # one in each row: their number does not change the memory
+    if is_fake(segments):  # one per row: the number of documents does not change the memory
         return Documents(torch.arange(0, (B + 1) * T, T, dtype=torch.int32, device=segments.device), T)
     with torch.no_grad():
         begins = torch.ones_like(segments, dtype=torch.bool)

@@ -47,7 +47,7 @@ class ExpertRanks:
         the rank that holds its expert, and the result is sent back. `ends` (E,): for each expert, the index after its
         last row. `experts(rows, ends)`: the function that computes the experts of this rank.
         """
-        counts_SE = self._exchange_counts(ends)  # of the own experts, from each sender
+        counts_SE = self._exchange_counts(ends)  # rows from each sender for each expert of this rank
         sent, received = self._sizes(ends, counts_SE, len(rows))
         arrived = exchange(rows, self._exchange(sent, received), self._exchange(received, sent))
         order = self._order(counts_SE, sum(received))

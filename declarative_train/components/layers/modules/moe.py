@@ -29,7 +29,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
 }
-_CLIPPED_SLOPE = 1.702  # a sigmoid of so steep a line is close to the factor of gelu
+_CLIPPED_SLOPE = 1.702  # with this slope s, x * sigmoid(s * x) is close to gelu(x)
 
 
 class Routing(NamedTuple):
@@ -69,7 +69,7 @@ class MoeModule(nn.Module):
     router's bias from these counts (`sample_groups.py`).
     """
 
-    trains_with_statistics = True  # a batch norm only evaluates with its own
+    trains_with_statistics = True  # the bias; a batch norm uses its running statistics only in evaluation
 
     def __init__(self, width: int, kind: ExpertKind, routing: Routing, dtype: torch.dtype) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class MoeModule(nn.Module):
             self.bias = None
         else:
             self.register_buffer("bias", torch.zeros(routing.num_experts, dtype=dtype))
-            self.over, self.groups = None, SampleGroups()  # so it is one of `MixesSamples`
+            self.over, self.groups = None, SampleGroups()  # these make it an instance of `MixesSamples`
 
     def reset_buffers(self) -> None:
         """Write the start values of the buffers. The caller has called `to_empty`, which leaves buffers without
@@ -117,7 +117,7 @@ class MoeModule(nn.Module):
         own = self._balance(scores_NE, used_NE, mask, len(x))
         self._count(used_NE, mask, len(x))
 
-        if self.ranks is not None:  # of one part of the features each
+        if self.ranks is not None:  # each rank computes a part of the hidden features
             flat_ND, weights_NK = self.ranks.enter(flat_ND), self.ranks.enter(weights_NK)
         y = apply_experts(self.experts, self.peers, self.routing.num_experts, flat_ND, chosen_NK, weights_NK).view_as(x)
         if self.ranks is not None:

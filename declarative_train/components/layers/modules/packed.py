@@ -45,7 +45,7 @@ LEVELS = (
     0.7229568362236023,
     1.0,
 )
-LARGEST: dict[StorageName, int] = {"int8": 127, "nf4": 1}  # the code of the value that the scale stands for
+LARGEST: dict[StorageName, int] = {"int8": 127, "nf4": 1}  # the code of the largest magnitude in a block
 AT_ONCE = 1 << 24
 """Number of elements packed or unpacked at a time, which bounds the temporary memory."""
 

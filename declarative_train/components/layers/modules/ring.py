@@ -24,7 +24,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from declarative_train.components.layers.modules.context import ContextRanks
 
-MOST_QUERIES = 1024  # of a block, which bounds its scores
+MOST_QUERIES = 1024  # of a block, to bound the memory of its scores
 
 
 @dataclass(frozen=True, slots=True)

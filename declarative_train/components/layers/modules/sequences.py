@@ -151,8 +151,8 @@ def mask_as_rows(mask: Tensor | None, x: Tensor) -> Tensor | None:
     return mask.expand(*leading, *mask.shape[len(leading) :]).flatten(0, len(leading) - 1)
 
 
-# weights that fully_shard gathers, dp copies or a step casts are separate tensors, which cuDNN packs at each call:
-# `flatten_parameters` works on parameters only
+# After fully_shard, dp or a cast, the weights are separate tensors, which cuDNN packs at each call. The warning advises
+# `flatten_parameters`, but that works on parameters only.
 warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk of memory")
 
 

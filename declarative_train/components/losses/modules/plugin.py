@@ -46,7 +46,7 @@ def call_forward(forward: Forward, input: Tensor, target: Tensor | None) -> Tens
     values = forward(input) if target is None else forward(input, target)
     if not isinstance(values, Tensor) or not values.ndim or len(values) != len(input):
         found = f"a tensor {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
-        raise ValueError(f"`forward` gives {found}; of {len(input)} samples it gives {len(input)} values or more")
+        raise ValueError(f"`forward` gives {found}; expected a tensor with a row for each of the {len(input)} samples")
     return values
 
 

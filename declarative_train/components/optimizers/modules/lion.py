@@ -28,7 +28,7 @@ def lion(
     torch._foreach_add_(updates, grads, alpha=1 - beta1)
     if type(updates[0]) is Tensor:
         torch._foreach_sign_(updates)
-    else:  # shards: torch 2.11 has no rule for lists of them
+    else:  # shards: torch 2.11 cannot take the signs of a list of them
         for update in updates:
             update.sign_()
     if weight_decay:
