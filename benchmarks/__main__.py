@@ -1,11 +1,13 @@
-"""`make bench`: our loop compared with the hand-written one, in one run, interleaved; medians of ratios.
+"""`make bench`: dtrain compared with the loop that people write by hand. The runs of both are interleaved; figures are
+medians of ratios.
 
     python -m benchmarks [--rounds 5] [--only NAME ...] [--write]
 
-Both sides read the same file, train the same model with the same optimizer and batch size, log to TensorBoard every
-10 steps and save a checkpoint about once a second, on CPU with one thread per rank. Three ratios, ours over by hand:
-`step`, seconds per optimizer step after the first; `start`, command to first optimizer step; `whole`, command to exit.
-Our modules have bytecode, as pip makes it when it installs them.
+Both sides read the same file, and train the same model with the same optimizer and batch size. They log to TensorBoard
+every 10 steps, and save a checkpoint about once a second, on CPU with one thread per rank. There are three ratios of
+dtrain's time to that of the other loop: `step`, seconds per optimizer step after the first; `start`, from command to
+first optimizer step; `whole`, from command to exit. The modules of dtrain are compiled to bytecode before, as pip does
+when it installs a package.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ from benchmarks.cases import CASES, Case
 from benchmarks.first_step import NAME
 from benchmarks.report import write_table
 
-MOST_STEP_TABLES, MOST_STEP, MOST_START = 0.8, 1.0, 1.0  # targets: ratios to the hand-written loop
+MOST_STEP_TABLES, MOST_STEP, MOST_START = 0.8, 1.0, 1.0  # targets: largest ratios to the loop by hand
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Training of one case in one mode. `num_epochs` is large enough that one-time work, such as imports during the
-    first steps, is a small part."""
+    """Training of one case in one mode. `num_epochs` is large, so that one-time work, such as imports during the first
+    steps, is a small part of the time."""
 
     case: str
     mode: str
@@ -92,7 +94,7 @@ def main() -> None:
 
 
 def describe_missed(rows: list[str]) -> str:
-    """Return a sentence that names each row of the table whose step or start misses its target."""
+    """Return a sentence that names each row of the table whose step time or start time misses its target."""
     missed = []
     for row in rows:
         case, mode, *cells = (cell.strip() for cell in row.strip("|").split("|"))
@@ -103,7 +105,8 @@ def describe_missed(rows: list[str]) -> str:
 
 
 def compile_to_bytecode() -> None:
-    """A checkout has none where PYTHONDONTWRITEBYTECODE is set, and would be compiled at each start: torch never is."""
+    """Compile the package and the benchmarks to bytecode. With PYTHONDONTWRITEBYTECODE, Python would otherwise compile
+    them at each start, but not torch."""
     for package in (Path(declarative_train.__file__).parent, Path(__file__).parent):
         compileall.compile_dir(package, quiet=1)
 

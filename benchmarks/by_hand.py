@@ -1,10 +1,11 @@
-"""The loop that people write: DataLoader, model, optimizer, SummaryWriter, torch.save. One job, then one line of JSON.
+"""Training loop that people write by hand: DataLoader, model, optimizer, SummaryWriter, torch.save. It runs one job,
+and prints its times as one line of JSON.
 
     python -m benchmarks.by_hand CASE MODE EPOCHS DATA OUT     MODE: single
     torchrun --nproc-per-node 2 -m benchmarks.by_hand ...      MODE: ddp | fsdp | pipeline
 
-It does what `dtrain run` does on the same case: the same batches per step, the loss on TensorBoard every 10 steps with
-the progress printed, as many checkpoints of model and optimizer.
+It does the same as `dtrain run` for the same case: the same batches, the loss on TensorBoard and the progress printed
+every 10 steps, and as many checkpoints of model and optimizer.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def wrapped(model: nn.Module, mode: str) -> nn.Module:
 
 
 def pipeline(case: Case, num_epochs: int, dataset: Any, out: str) -> None:
-    """GPipe over two ranks: the first half of the decoder layers on rank 0, the rest on rank 1; 4 microbatches."""
+    """Train in a pipeline of two ranks with 4 microbatches. Rank 0 has the first half of the decoder layers, rank 1 the
+    rest."""
     import torch
     from torch import distributed, nn
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B

@@ -1,4 +1,4 @@
-"""The jobs that are timed: one recipe and one hand-written model each, over the same file of made data."""
+"""Cases of the benchmark: for each, a recipe and the same model by hand, with a file of generated data."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ VOCABULARY = 256
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`recipe` is YAML with the places that `benchmarks.__main__` fills. `save_every`: steps from checkpoint to
-    checkpoint, about one a second here."""
+    """Case of the benchmark. `recipe`: YAML text with placeholders that `benchmarks.__main__` fills. `save_every`:
+    steps from checkpoint to checkpoint; this is about a second."""
 
     name: str
     batch_size: int
@@ -124,8 +124,9 @@ objective: {{loss: {{type: cross_entropy, input: logits, target: y}}}}
 
 
 def rows(num_rows: int, shape: tuple[int, ...], num_classes: int) -> Callable[[Path], None]:
-    """Normal numbers around one centre per class, a fifth of the labels wrong: a loss that goes to 0 leaves denormal
-    numbers behind, with which a processor is slow."""
+    """Return a function that writes a file of samples: normal numbers around one centre per class. A fifth of the
+    labels is wrong, so that the loss does not go to 0: it would leave denormal numbers, with which a processor is
+    slow."""
 
     def make(path: Path) -> None:
         random = np.random.default_rng(0)
@@ -171,7 +172,7 @@ def cnn() -> nn.Module:
 
 
 def resnet() -> nn.Module:
-    """He et al., 2016, for images of 32 x 32, 16 channels wide."""
+    """Return a ResNet-18 (He et al., 2016) for images of 32 x 32, with 16 channels in the first stage."""
     import torch.nn.functional as F
     from torch import nn
 

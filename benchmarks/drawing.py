@@ -1,9 +1,9 @@
-"""How long a rank takes to draw its start values: 100 million of them, over 1, 2 and 4 ranks of fsdp.
+"""Time that a rank takes to draw its initial values: of 100 million parameters, over 1, 2 and 4 ranks of fsdp.
 
     python -m benchmarks.drawing [--rounds 3] [--write]
 
-Every rank draws its own rows, in float32, on one thread. CPU time is measured, since with fewer cores
-than ranks the ranks wait for each other. Fails if the time of a rank does not fall.
+Every rank draws its own rows, in float32, on one thread. CPU time is measured, because ranks wait for each other if
+there are more ranks than cores. The exit code is 1 if the time of a rank does not fall with the number of ranks.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def slowest(plan: Plan, ranks: int) -> float:
 
 
 def draw(plan: Plan, rank: int, ready: object, answers: SimpleQueue[float]) -> None:
-    """Run one rank, on real memory, in a fake group: drawing needs no message."""
+    """Draw the initial values of one rank, in a fake process group: no message is needed. Put the CPU time into
+    `answers`."""
     import torch
     from torch import distributed
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -106,7 +107,7 @@ def draw(plan: Plan, rank: int, ready: object, answers: SimpleQueue[float]) -> N
         answers.put(time.process_time() - before)
 
     Engine(plan, torch.device("cpu"), fill=timed)
-    os._exit(0)  # groups that answer nothing end with nothing
+    os._exit(0)  # a fake process group has nothing to clean up
 
 
 def lines(plan: Plan, found: dict[int, list[float]], rounds: int, load: float) -> list[str]:

@@ -1,6 +1,7 @@
-"""`python -m benchmarks.editor`: times of `dtrain lsp`, by a client over standard input and output.
+"""`python -m benchmarks.editor`: response times of `dtrain lsp`, measured by a client over standard input and output.
 
-Each request is made `TIMES` times on a shipped recipe, after its full check; the table has median and slowest.
+Each request is made `TIMES` times for a shipped recipe, after its full check. The table has the median and the slowest
+time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def main() -> None:
         client.wait_for_diagnostics(uri)
         rows = [("first messages, with the start", f"{time.perf_counter() - begun:.2f} s", "")]
         while "```" not in client.hover(uri, node, 6) and time.perf_counter() - begun < 90:
-            time.sleep(0.1)  # shapes come with the full check
+            time.sleep(0.1)  # shapes are known after the full check
         rows.append(("full check, with the start", f"{time.perf_counter() - begun:.2f} s", ""))
         context = {"includeDeclaration": True}
         requests: dict[str, Callable[[], object]] = {

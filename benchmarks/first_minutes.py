@@ -2,9 +2,9 @@
 
     python -m benchmarks.first_minutes [--only table|pictures] [--write]
 
-Each part begins in an empty folder with data only. The commands are typed one after the other, as processes of their
-own; a command that fails ends the script. `--write` puts them with their shortened outputs and times into
-docs/first-minutes.md.
+Each part begins in an empty folder that only gets the data. The commands are run one after the other, each as a process
+of its own; the script ends at the first one that fails. `--write` puts them into docs/first-minutes.md, with their
+shortened outputs and their times.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ LIMIT_S = 600
 
 
 class Step(NamedTuple):
-    """Command, why it is typed, and how many of the first and last lines of its output are shown."""
+    """Command and the reason for it. `first`, `last`: number of lines at the beginning and end of its output that are
+    shown."""
 
     line: str
     why: str
@@ -53,7 +54,7 @@ class Done(NamedTuple):
 
 
 def make_orders() -> None:
-    """Write orders.csv, 1,000 orders of a shop, of which some were returned, and new.csv, 50 later ones."""
+    """Write orders.csv, 1,000 orders of a shop, some of which were returned, and new.csv, 50 later orders."""
     draw = random.Random(0)
     names = ["order_id", "ordered", "channel", "category", "items", "amount", "discount", "delivery_days", "returned"]
     with open("orders.csv", "w", newline="") as old, open("new.csv", "w", newline="") as new:
@@ -77,7 +78,8 @@ def make_orders() -> None:
 
 
 def make_digits() -> None:
-    """Write the digits zero, one and two of scikit-learn: 300 pictures in class folders, the rest in the folder new."""
+    """Write the digits zero, one and two of scikit-learn as pictures: 300 in class folders, the others in the folder
+    new."""
     from PIL import Image
     from sklearn.datasets import load_digits
 
@@ -126,8 +128,8 @@ PARTS = {
 
 
 def type_line(line: str) -> tuple[float, float, str]:
-    """Run a command line in the working directory. Return its wall time, the time of its processes on cores, and its
-    output. Raises RuntimeError if it fails."""
+    """Run a command line in the working directory. Return its wall-clock time, its CPU time, and its output. Raises
+    RuntimeError if it fails."""
     words = shlex.split(line)
     words = [sys.executable, "-m", "declarative_train", *words[1:]] if words[0] == "dtrain" else words
     environment = {
@@ -148,7 +150,7 @@ def type_line(line: str) -> tuple[float, float, str]:
 
 
 def shorten(output: str, first: int, last: int) -> str:
-    """Return the first and the last lines of an output, with `...` for those between."""
+    """Return the first and the last lines of an output, with `...` between them if lines are left out."""
     lines = [line.rstrip() for line in output.strip("\n").splitlines()]
     if len(lines) <= first + last:
         return "\n".join(lines)
@@ -156,7 +158,7 @@ def shorten(output: str, first: int, last: int) -> str:
 
 
 def go_through(part: Part) -> list[Done]:
-    """Type the commands of a part in an empty folder."""
+    """Run the commands of a part in an empty folder, and return their outputs and times."""
     home = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

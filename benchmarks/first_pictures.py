@@ -1,11 +1,12 @@
-"""Benchmark of first recipes for pictures: `dtrain init --from FOLDER` without a change, compared with timm's defaults.
+"""Benchmark of first recipes for pictures: recipes of `dtrain init --from FOLDER`, used without a change, compared with
+timm's defaults.
 
     python -m benchmarks.first_pictures [--only NAME ...] [--epochs 20] [--out FILE]
 
-Each folder is generated, or drawn from data that scikit-learn ships. `init` writes a recipe for the folder of training
-pictures. timm's model is its resnet18 without weights, with its default transforms for training, its default optimizer
-(sgd with Nesterov's momentum, lr 0.05, weight decay 2e-5), label smoothing of 0.1 and a cosine, as in its training
-script. Both are compared on pictures that neither has seen, each with the time that it took.
+Each folder has generated pictures, or pictures that come with scikit-learn. `init` writes a recipe for the folder of
+training pictures. timm's side is its resnet18 without published weights, with the defaults of its training script: its
+transforms, its optimizer (sgd with Nesterov's momentum, lr 0.05, weight decay 2e-5), label smoothing of 0.1 and a
+cosine schedule. Both are compared on pictures that neither was trained on, and by the time that they took.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def _colour(random: np.random.Generator) -> tuple[int, int, int]:
 
 
 def shapes(random: np.random.Generator, label: int) -> Image.Image:
-    """Return a circle, a square, a triangle or a cross, of any colour and size at any place."""
+    """Draw a circle, a square, a triangle or a cross (`label`), of any colour and size at any place."""
     picture = _canvas(random)
     draw, size = ImageDraw.Draw(picture), int(random.integers(12, 26))
     x, y = (int(each) for each in random.integers(2, SIDE - size - 2, 2))
@@ -56,7 +57,7 @@ def shapes(random: np.random.Generator, label: int) -> Image.Image:
 
 
 def counts(random: np.random.Generator, label: int) -> Image.Image:
-    """Return one to four dots."""
+    """Draw one to four dots; `label` is their number, from 0."""
     picture = _canvas(random)
     draw = ImageDraw.Draw(picture)
     cells = random.permutation(9)[: label + 1]
@@ -67,7 +68,7 @@ def counts(random: np.random.Generator, label: int) -> Image.Image:
 
 
 def stripes(random: np.random.Generator, label: int) -> Image.Image:
-    """Return stripes in one of four directions."""
+    """Draw stripes in one of four directions (`label`)."""
     y, x = np.mgrid[:SIDE, :SIDE]
     angle = np.pi * label / 4 + random.normal(0, 0.12)
     wave = np.sin((x * np.cos(angle) + y * np.sin(angle)) / random.uniform(1.2, 2.5) + random.uniform(0, 6))
@@ -76,14 +77,14 @@ def stripes(random: np.random.Generator, label: int) -> Image.Image:
 
 
 def hues(random: np.random.Generator, label: int) -> Image.Image:
-    """Return noise of which one of five hues is a little more frequent."""
+    """Draw noise in which one of five hues (`label`) is a little more frequent than the others."""
     hue = (random.normal(51 * label, 30, (SIDE, SIDE)) % 256).astype(np.uint8)
     rest = random.integers(60, 255, (SIDE, SIDE, 2)).astype(np.uint8)
     return Image.fromarray(np.dstack([hue, rest]), "HSV").convert("RGB")
 
 
 def letters(random: np.random.Generator, label: int) -> Image.Image:
-    """Return one of eight letters, turned and moved."""
+    """Draw one of eight letters (`label`), rotated and shifted."""
     picture = Image.new("L", (SIDE, SIDE), int(random.integers(150, 255)))
     place = tuple(int(each) for each in random.integers(8, 24, 2))
     ImageDraw.Draw(picture).text(place, "ABEHKRSX"[label], fill=int(random.integers(0, 90)), font_size=18)
@@ -92,7 +93,7 @@ def letters(random: np.random.Generator, label: int) -> Image.Image:
 
 
 def digits(random: np.random.Generator, label: int) -> Image.Image:
-    """Return a written digit of scikit-learn's, larger."""
+    """Return a handwritten digit from scikit-learn, enlarged."""
     from sklearn.datasets import load_digits
 
     found: Any = load_digits()

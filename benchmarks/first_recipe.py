@@ -1,15 +1,16 @@
-"""Benchmark of first recipes: `dtrain init` without a change, compared with scikit-learn's models on 31 tables.
+"""Benchmark of first recipes: recipes of `dtrain init`, used without a change, compared with scikit-learn's models on
+31 tables.
 
     python -m benchmarks.first_recipe [--only NAME ...] [--repeats 3] [--workers 2] [--set KEY=VALUE ...] [--out FILE]
                                       [--write]
 
-For each fold, `init` writes a recipe for the training rows; it divides them into a training and a validation set, and
-its own test set is left out. The other models get all training rows. All are compared on the rows of the fold, which
-none has seen, by the metric of the table. Each repeat has other folds and other seeds of both networks, because one
-seed moves the score of a small table by 0.01.
+For each fold, `init` writes a recipe for the training rows. The recipe divides them into a training and a validation
+set; the test set that `init` would make is left out. The other models get all training rows. All are compared on the
+rows of the fold, which none was trained on, by the metric of the table. Each repeat has other folds, and other seeds of
+both networks, because the seed alone changes the score of a small table by 0.01.
 
-`spread`: standard error of the mean difference between `init` and the MLP, with the correction for folds whose training
-rows overlap of Nadeau and Bengio, "Inference for the generalization error", 2003.
+`spread`: standard error of the mean difference between `init` and the MLP. It has the correction for folds whose
+training rows overlap (Nadeau and Bengio, "Inference for the generalization error", 2003).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def load(table: BenchTable) -> pd.DataFrame:
 
 
 def score(metric: str, truth: np.ndarray, answers: np.ndarray, shares: np.ndarray | None) -> float:
-    """Return the metric; `shares` (N, K) are probabilities of the sorted classes."""
+    """Return the metric of some answers. `shares` (N, K): probabilities of the sorted classes, which auroc needs."""
     from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
 
     if metric == "r2":
@@ -68,8 +69,8 @@ def score(metric: str, truth: np.ndarray, answers: np.ndarray, shares: np.ndarra
 
 
 def features(train: pd.DataFrame, test: pd.DataFrame) -> tuple[Any, Any, Any]:
-    """Return both tables with numbers for dates, and a preparation for linear models and networks: missing numbers
-    become the median, numbers are normalised, words become one column each."""
+    """Return both tables with dates as numbers, and a preprocessor for linear models and networks. It replaces missing
+    numbers by the median, normalises numbers, and gives each word a column of its own."""
     from sklearn.compose import make_column_transformer
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
@@ -179,7 +180,7 @@ def spread(scores: Sequence[Scores]) -> float:
 
 
 def report(found: Mapping[str, Sequence[Scores]]) -> str:
-    """Return the table and its summary, in Markdown."""
+    """Return the table of results and its summary, in Markdown."""
     repeats = min(map(len, found.values()), default=0) // FOLDS
     lines = [
         f"{date.today()}, one thread; means of {repeats} repeats of {FOLDS} folds.",

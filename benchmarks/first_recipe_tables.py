@@ -1,5 +1,5 @@
-"""Tables of the benchmark of first recipes: those that scikit-learn, statsmodels and vega_datasets ship, and generated
-ones. A table of a package that is not installed is skipped."""
+"""Tables for the benchmark of first recipes. They come with scikit-learn, statsmodels and vega_datasets, or are
+generated. A table is skipped if its package is not installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_ROWS = 3000
 
 @dataclass(frozen=True, slots=True)
 class BenchTable:
-    """Table, its target, and the metric by which models are compared (r2, accuracy or auroc)."""
+    """Table, with its target column and the metric by which models are compared (r2, accuracy or auroc)."""
 
     name: str
     target: str
@@ -93,7 +93,7 @@ def _wide() -> pd.DataFrame:
 
 
 def _thresholds() -> pd.DataFrame:
-    """Thresholds and their exclusive or, skewed columns, columns of noise."""
+    """Make a table whose target is an exclusive or of thresholds. It also has skewed columns, and columns of noise."""
     draw, n = np.random.default_rng(0), 3000
     found = {
         "income": draw.lognormal(10, 1.2, n).round(2),
@@ -128,14 +128,14 @@ def _spirals() -> pd.DataFrame:
 
 
 def _sparse() -> pd.DataFrame:
-    """A linear target of 5 of 60 columns."""
+    """Make a table with 60 columns, whose target is linear in 5 of them."""
     draw = np.random.default_rng(3)
     x = draw.normal(size=(400, 60))
     return _numbers(x, x[:, :5] @ [3.0, -2, 1.5, 1, -1] + draw.normal(0, 2, 400))
 
 
 def _words() -> pd.DataFrame:
-    """Words with many values, each with its own effect."""
+    """Make a table with columns of many words, each of which has its own effect on the target."""
     draw, n = np.random.default_rng(4), 3000
     shop, item = draw.integers(0, 60, n), draw.integers(0, 30, n)
     day = np.datetime64("2022-01-01") + draw.integers(0, 730, n)
@@ -152,7 +152,7 @@ def _counts() -> pd.DataFrame:
 
 
 def _holes() -> pd.DataFrame:
-    """A quarter of the values is missing."""
+    """Make a table in which a quarter of the values is missing."""
     draw, n = np.random.default_rng(6), 2000
     x = draw.normal(size=(n, 8))
     y = np.where(x[:, 0] + x[:, 1] * x[:, 2] + draw.normal(0, 0.5, n) > 0, "yes", "no")

@@ -1,5 +1,5 @@
-"""`python -m declarative_train` that notes when the first step was done, which the log of a run says of steps that it
-logs alone. Its ranks are forked, and note it, too."""
+"""`python -m declarative_train` that also writes down when the first step was done. The log of a run only has the times
+of logged steps. Ranks are forked from this process, so that they write it too."""
 
 from __future__ import annotations
 

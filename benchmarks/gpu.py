@@ -1,12 +1,14 @@
-"""`make bench-gpu`: our step and a hand-written one on one GPU, in one run; without a GPU, one line says so.
+"""`make bench-gpu`: a training step of dtrain compared with one written by hand, on one GPU. Without a GPU, only a
+message is printed.
 
     python -m benchmarks.gpu [--rounds 2] [--seconds 400] [--only JOB ...] [--write]
 
-GPT-2 124M, a Llama of 1.5 billion parameters and a ResNet-50 in bf16, each compiled and not. Both sides have the same
-sizes, batches that lie on the device, and a fused optimizer; each variant is a process of its own, and the sides take
-turns. By hand: `torch.autocast`, and `torch.compile` of the whole model. Ours: the engine of `dtrain run` (the loop
-around it logs and saves, which `make bench` times), with the time and memory that its plan predicted.
-DTRAIN_BENCH_DEVICE=cpu runs the program itself with tiny models, and its figures say nothing.
+The models are GPT-2 124M, a Llama of 1.5 billion parameters and a ResNet-50, in bf16, each compiled and not compiled.
+Both sides have the same sizes, batches that are on the device already, and a fused optimizer. Each variant is a process
+of its own, and the sides take turns. The side by hand uses `torch.autocast`, and `torch.compile` of the whole model.
+The side of dtrain is the engine of `dtrain run`, with the time and memory that its plan predicted; the loop around the
+engine, which logs and saves, is not part of it (`make bench` measures the loop). DTRAIN_BENCH_DEVICE=cpu tries this
+program with tiny models, whose figures mean nothing.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ NO_GPU = "no GPU here: nothing was timed (DTRAIN_BENCH_DEVICE=cpu tries the prog
 KIND = os.environ.get("DTRAIN_BENCH_DEVICE", "cuda")
 TINY = KIND == "cpu"
 WARM_UP, STEPS = (1, 2) if TINY else (15, 45)
-LIMIT_S = 200  # of one variant
-BUDGET_S = 400.0  # of all, so that what is begun last ends within 8 minutes on an H100
+LIMIT_S = 200  # seconds for one variant
+BUDGET_S = 400.0  # seconds after which no variant is begun, so that all end within 8 minutes on an H100
 Result = dict[str, Any]
 
 
@@ -64,7 +66,7 @@ def main() -> None:
                 else:
                     try:
                         lines.append(_row(job, compiled, data, args.rounds, begun_s + args.seconds))
-                    except VariantError as failure:  # the others have their rows all the same
+                    except VariantError as failure:  # the other variants still get their rows
                         failures.append(str(failure))
                         lines.append(_row_without(job, compiled, failure.word))
                 print(lines[-1], flush=True)
@@ -86,7 +88,7 @@ def _has_device() -> bool:
 
 
 class VariantError(Exception):
-    """One that gave no figures; `word` is for its row."""
+    """Error: a variant gave no figures. `word`: text for its row of the table."""
 
     def __init__(self, word: str, message: str) -> None:
         super().__init__(message)
@@ -98,7 +100,8 @@ def _row_without(job: Job, compiled: bool, word: str) -> str:
 
 
 def _row(job: Job, compiled: bool, data: Path, rounds: int, until_s: float) -> str:
-    """Another round only where it would end in time."""
+    """Measure one job, and return its row of the table. There are at most `rounds` rounds; another one is begun only if
+    it would end by `until_s`."""
     pairs: list[list[Result]] = []
     while len(pairs) < rounds:
         begun_s = time.monotonic()
@@ -160,7 +163,8 @@ def _measured(job: Job, side: str, compiled: bool, data: Path) -> Result:
 
 
 def timed(step: Callable[[], object]) -> Result:
-    """Seconds of the first step and of those behind the warm-up, and the most memory that these held."""
+    """Run a step many times. Return the time of the first step, the mean time after the warm-up, and the peak memory
+    after the warm-up."""
     import torch
 
     begun = time.perf_counter()

@@ -1,6 +1,6 @@
-"""The models that are timed on a GPU, as a recipe and as people write them by hand; both from the same sizes.
+"""Models of the GPU benchmark, each as a recipe and as people write it by hand, with the same sizes.
 
-`TINY` sizes are for trying the program itself on a CPU: their times say nothing.
+The tiny sizes are for trying the program on a CPU. Their times mean nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`rows`: samples of a step. `unit`: what throughput counts, of which a sample has `units_per_row`."""
+    """Model of the benchmark. `rows`: samples of a step. `unit`: what throughput counts (tokens or images).
+    `units_per_row`: number of these in a sample."""
 
     name: str
     rows: int
@@ -56,7 +57,7 @@ def jobs(tiny: bool) -> tuple[Job, ...]:
 
 
 def write_data(job: Job, path: Path, steps: int = 4) -> None:
-    """As many samples as `steps` have, over and over: reading files is not what is timed."""
+    """Write the samples of `steps` steps, which are used again and again: reading files is not measured."""
     random = np.random.default_rng(0)
     rows = steps * job.rows
     if job.unit == "images":

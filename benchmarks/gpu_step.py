@@ -1,4 +1,4 @@
-"""One variant of `benchmarks.gpu` in a process of its own: `python -m benchmarks.gpu_step JOB SIDE COMPILED DATA`."""
+"""One variant of `benchmarks.gpu`, in a process of its own: `python -m benchmarks.gpu_step JOB SIDE COMPILED DATA`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""How long lint takes compared with the imports that it rests on: medians of interleaved rounds, and of their ratios.
+"""Time of `dtrain lint` compared with that of the imports that it needs: medians of interleaved rounds, and of their
+ratios.
 
     python -m benchmarks.lint [--rounds 7] [--check]
 
-`--static` on a recipe of 1,000 lines against `import pydantic, yaml` (aim: 3 times at most); the full lint of a GPT of
-12 layers against `import torch, torch._dynamo` (aim: 1.3 times), which shape inference imports. With --check a ratio
-over its aim makes the exit code 1.
+`lint --static` of a recipe of 1,000 lines is compared with `import pydantic, yaml` (aim: at most 3 times as long). The
+full lint of a GPT of 12 layers is compared with `import torch, torch._dynamo`, which shape inference needs (aim: at
+most 1.3 times). With --check, the exit code is 1 if a ratio is above its aim.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from benchmarks.lint_recipes import GPT, long_recipe
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`words`: of the command; `statement`: Python code to compare its time with; `aim`: the largest ratio."""
+    """Comparison of a command with imports. `words`: the command. `statement`: Python code with the imports. `aim`:
+    largest ratio of their times."""
 
     name: str
     words: tuple[str, ...]
@@ -63,8 +65,8 @@ def write_files(folder: Path) -> None:
 
 
 def measure(job: Job, rounds: int, folder: Path) -> tuple[float, float, float]:
-    """Seconds of lint and of the imports, and the median of their ratios; one round more, to warm the disk, is left
-    out."""
+    """Return the median seconds of lint, those of the imports, and the median of their ratios. A first round, which
+    fills the cache of the disk, is not counted."""
     pairs = []
     for _ in range(rounds + 1):
         lint_s = timed([sys.executable, "-m", "declarative_train", *job.words], folder)
@@ -76,7 +78,7 @@ def measure(job: Job, rounds: int, folder: Path) -> tuple[float, float, float]:
 
 def timed(command: list[str], folder: Path) -> float:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # both sides run from bytecode, as what is installed does
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # both sides run from bytecode, like installed packages
     began = time.perf_counter()
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     ended = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The recipes that `python -m benchmarks.lint` times: a long one, made here line by line, and a GPT of 12 layers."""
+"""Recipes that `python -m benchmarks.lint` times: a long one, generated here, and a GPT of 12 layers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ NUM_TOWERS = 60
 
 
 def long_recipe() -> str:
-    """At least 1,000 lines: one field, a small tower and a gate for each of 60 inputs, added up; eight blocks."""
+    """Return a recipe of at least 1,000 lines. It has 60 inputs, each with a field, a small network and a gate, whose
+    outputs are added, and eight blocks."""
     lines = [HEAD]
     for number in range(NUM_TOWERS):
         lines.append(f'    x_{number}:\n      columns: ["a_{number}_*"]\n      normalize: standard\n')

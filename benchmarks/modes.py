@@ -1,9 +1,10 @@
-"""Modes compared: one model, one batch, two ranks, and one process. Rounds are interleaved; the figures are medians.
+"""Modes compared: the same model and batch on two ranks in each mode, and in one process. Rounds are interleaved;
+figures are medians.
 
     python -m benchmarks.modes [--rounds 3] [--write]
 
-So that it is seen, and not only said, that ddp is faster than dp: a `dp` process sends the model to its copies at every
-forward and takes all gradients itself, while the ranks of `ddp` have their own copies and exchange gradients only.
+The table shows by how much ddp is faster than dp. The process of `dp` sends the model to its copies at every forward,
+and collects all gradients itself. The ranks of `ddp` have their own copies, and exchange only gradients.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Images a second: a recipe's loader and torch's DataLoader over a hand-written dataset, in one run, interleaved.
+"""Images per second: the loader of a recipe compared with torch's DataLoader. Rounds are interleaved.
 
     python -m benchmarks.pictures [--rounds 5] [--workers 0 1 2] [--write]
 
-The hand-written one is a dataset of some lines; the other, torchvision's ImageFolder. All decode the same
-JPEG files with Pillow and do the same to them (random resized crop to 224, flip, normalisation), in batches of 32 and
-by as many loader processes. A round reads the set once, after the loaders are up: what starts them is not counted.
+DataLoader is measured with a dataset of a few lines written by hand, and with torchvision's ImageFolder. All decode the
+same JPEG files with Pillow, and apply the same transforms (random resized crop to 224, flip, normalisation). They make
+batches of 32, with the same number of loader processes. A round reads the set once; the time to start the loaders is
+not counted.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def crop(width: int, height: int) -> tuple[int, int, int, int]:
 
 
 def make_pictures(folder: Path) -> None:
-    """Photographs of 400 x 300: colours that change slowly, and some noise."""
+    """Write pictures of 400 x 300 that are like photographs: colours that change slowly, and some noise."""
     draw = np.random.default_rng(0)
     for number in range(PICTURES):
         path = folder / f"class_{number % 4}" / f"{number:04}.jpg"
@@ -129,7 +130,7 @@ def image_folder(folder: Path) -> Dataset[tuple[torch.Tensor, int]]:
 
 
 def rate(batches: Iterator[torch.Tensor]) -> float:
-    """Pictures a second."""
+    """Return the number of pictures per second."""
     for _ in range(WARM):
         next(batches)
     start, count = time.perf_counter(), 0

@@ -1,6 +1,7 @@
-"""What it costs to plan a model that no machine here could hold: 405B on 16,384 GPUs. `python -m benchmarks.plans`
+"""Cost of planning a model that does not fit on any machine here: 405B on 16,384 GPUs. `python -m benchmarks.plans`
 
-Fails above 15 s of the processor (a machine that does other things, too, takes longer by the clock) or 2 GB.
+The exit code is 1 above 15 s of CPU time, or above 2 GB. Wall-clock time is printed too; it is longer if the machine
+does other work.
 """
 
 from __future__ import annotations

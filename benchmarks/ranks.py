@@ -1,7 +1,8 @@
-"""Cost of thousands of ranks for the one that plans, saves and reads for all: `python -m benchmarks.ranks [--write]`
+"""Cost of thousands of ranks for the rank that plans, saves and reads for all: `python -m benchmarks.ranks [--write]`
 
-Ranks are simulated: a plan of the 405B model, DCP's plan of a save as rank 0 makes it from those of all ranks that
-write, its metadata, and the lists of files with their manifest. Each row is a process of its own.
+The other ranks are simulated. Measured are: a plan of the 405B model; the plan of a save, which rank 0 makes with
+torch.distributed.checkpoint (DCP) from the plans of all ranks that write; the metadata of this save; and the lists of
+files with their manifest. Each row of the table is a process of its own.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from declarative_train.plan.plan import Plan
 from tests.planner.at_size import plan_at_size
 
 PARTS = ("plan", "save", "manifest")
-STATES = ("model/{}",)  # the two moments of AdamW have as many tensors again, each
-GPUS = 8  # of a node
+STATES = ("model/{}",)  # without the two moments of AdamW, each of which has as many tensors
+GPUS = 8  # GPUs of a node
 
 
 def processor_s() -> float:
-    """Return the seconds of the processor that this process and its children took."""
+    """Return the CPU seconds of this process and its children so far."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
@@ -50,7 +51,8 @@ def plan_of(num_ranks: int, folder: Path) -> Plan:
 
 
 def measure_plan(num_ranks: int, folder: Path) -> list[tuple[str, float, int]]:
-    """Return (what, seconds, bytes) of compiling a plan, and of reading it with the row of each rank."""
+    """Measure how long it takes to compile a plan, and to read it with the row of each rank. Return (what, CPU seconds,
+    bytes) for both."""
     begun_s = processor_s()
     plan = plan_of(num_ranks, folder)
     planned_s = processor_s() - begun_s
@@ -82,7 +84,7 @@ def measure_save(num_ranks: int, folder: Path) -> list[tuple[str, float, int]]:
 
 
 def items(name: str, shape: tuple[int, ...], at: int, num: int, properties: TensorProperties) -> list[WriteItem]:
-    """Return what a rank writes of a parameter and its moments: its part of the first dimension."""
+    """Return what rank `at` of `num` ranks writes of a parameter: its part of the first dimension."""
     rows = -(-shape[0] // num)
     held = min(rows, max(0, shape[0] - at * rows))
     if held == 0:
@@ -138,7 +140,7 @@ def main() -> int:
         "|---|---|---|---|---|",
     ]
     for part in PARTS:
-        for num_ranks in (1024, 16384) if part != "save" else (1024,):  # more do not write
+        for num_ranks in (1024, 16384) if part != "save" else (1024,):  # no larger run has more ranks that write
             words = [sys.executable, "-m", "benchmarks.ranks", "--one", part, str(num_ranks)]
             done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=900)
             rows, peak = json.loads(done.stdout.splitlines()[-1])

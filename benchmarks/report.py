@@ -1,4 +1,4 @@
-"""Tables in docs/performance.md, which programs write between two comments."""
+"""Tables in docs/performance.md, which benchmarks write between two comments."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ REPORT = Path(__file__).parent.parent / "docs" / "performance.md"
 
 
 def write_table(name: str, table: str) -> None:
-    """Replace what is between `<!-- begin: NAME -->` and `<!-- end: NAME -->`. Raises ValueError if the page does not
-    have this pair of comments."""
+    """Replace the text between `<!-- begin: NAME -->` and `<!-- end: NAME -->` on the page. Raises ValueError if these
+    comments are missing."""
     begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
     before, _, rest = REPORT.read_text("utf-8").partition(begin)
     _, found, after = rest.partition(end)

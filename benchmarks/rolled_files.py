@@ -1,10 +1,11 @@
-"""Wide tables, text and tar archives that roll, each compared with a loop that reads the file in order.
+"""Block-shuffled wide tables, text and tar archives, each compared with a loop that reads the file in order. For
+`benchmarks.tables`.
 
-For `benchmarks.tables`. The wide table is a Parquet file of 100,000 rows of 512 float32 in one column and a class (205
-MB), in row groups of 2,500; in order: pyarrow's row groups one after the other, cut into batches.
-The text is 64 MB of bytes, of which samples of 1,024 are cut; in order: a memory map, cut into batches and made int64.
-The archive holds 2,048 JPEG files of 160 x 120 and their classes; in order: `tarfile`, member by member, each
-file decoded with Pillow and stacked. A fifth of the samples are mixed with each other.
+The wide table is a Parquet file with 100,000 rows of a class and 512 float32 in one column (205 MB), in row groups of
+2,500. The loop reads pyarrow's row groups one after the other, and cuts them into batches. The text is 64 MB of bytes,
+cut into samples of 1,024. The loop cuts batches from a memory map, and converts them to int64. The archive holds 2,048
+JPEG files of 160 x 120 with their classes. The loop reads it with `tarfile`, member by member, decodes each file with
+Pillow, and stacks them. With block shuffle, a fifth of the samples are mixed with each other.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ training: {{{{epochs: 1, global_batch_size: {PICTURE_BATCH}, optimizer: {{{{type
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`in_order`: an epoch of batches by the loop. `values`: of a sample, to be counted."""
+    """File to be read. `in_order`: function that returns an epoch of batches from the loop. `values`: number of values
+    of a sample that are counted."""
 
     data: DataSpec
     batch: int
@@ -117,7 +119,8 @@ def write_wide(path: Path) -> None:
 
 
 def wide_in_order(path: Path) -> Iterator[torch.Tensor]:
-    """Classes as well, which nobody looks at. What pyarrow gives may not be written to, and nobody does."""
+    """Yield the batches of the wide table in the order of the file. The classes are read too, but not used. The warning
+    that pyarrow's arrays are read-only is turned off: nothing writes to them."""
     warnings.filterwarnings("ignore", "The given NumPy array is not writable")
     file = pq.ParquetFile(path, memory_map=True)
     for number in range(file.num_row_groups):
@@ -138,7 +141,7 @@ def text_in_order(path: Path) -> Iterator[torch.Tensor]:
 
 
 def write_archive(path: Path) -> None:
-    """Colours that change slowly, and some noise."""
+    """Write an archive of pictures that are like photographs: colours that change slowly, and some noise."""
     draw = np.random.default_rng(0)
     with tarfile.open(path, "w") as file:
         for number in range(PICTURES):
@@ -170,5 +173,5 @@ def archive_in_order(path: Path) -> Iterator[torch.Tensor]:
                 planes = np.ascontiguousarray(np.stack(pictures).transpose(0, 3, 1, 2))
                 yield torch.from_numpy(
                     planes.astype(np.float32) / np.float32(255)
-                )  # by NumPy: torch would share it among threads
+                )  # divided by NumPy, on one thread: torch would use several
                 pictures, labels = [], []

@@ -1,11 +1,11 @@
-"""How long a save in the background stops training: the call of `Checkpoints.save`, in one process on the CPU.
+"""Time for which a save in the background stops training: that of `Checkpoints.save`, in one process on the CPU.
 
     python -m benchmarks.saves [--rounds 7] [--check] [--write]
 
-It is compared with a copy of the same tensors into memory that is in use already (aim: 1.3 times at most), and with
-the call of torch's `async_save` (aim: not longer), whose thread writes without checksums. Each round has all three, one
-after the other; medians of ratios. As root the benchmark runs before other processes, so that the clock of a busy
-machine does not count them. With --check a ratio over its aim makes the exit code 1.
+It is compared with a copy of the same tensors into memory that is in use already (aim: at most 1.3 times as long). It
+is also compared with torch's `async_save` (aim: not longer), whose thread writes without checksums. Each round has all
+three, one after the other; figures are medians of ratios. As root, the benchmark gets priority over other processes, so
+that their work is not measured on a busy machine. With --check, the exit code is 1 if a ratio is above its aim.
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ Round = tuple[float, float, float]  # seconds of save, copy, async_save
 
 
 def measure(folder: Path, num_rounds: int) -> tuple[int, list[Round]]:
-    """Return the bytes of a checkpoint, and what each round after the first took."""
+    """Return the size of a checkpoint in bytes, and the times of each round. A first round is not counted."""
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)  # async_save wants one
+    # `async_save` needs a process group
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     recipe = folder / "saves.yaml"
     recipe.write_text(yaml.safe_dump(RECIPE | {"logging": {"dir": str(folder / "runs")}}), "utf-8")
     loaded = recipe_room.load(str(recipe))

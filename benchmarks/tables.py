@@ -1,11 +1,12 @@
-"""A shuffled table compared with reading it in order, in one run, interleaved: rates, memory, starts, reads.
+"""Shuffled reading of a table compared with reading it in order. Rounds are interleaved. Measured are rates, memory,
+start times and reads.
 
     python -m benchmarks.tables [--rounds 5] [--write]
 
-The table is a Parquet file of 2,000,000 rows of 16 float32 in row groups of 50,000 (128 MB), of which 400,000 are mixed
-with each other. In order: pyarrow's row groups one after the other, stacked to (rows, 16), cut into batches. Sets of
-10 MB and of 10 GB are the first row groups of the file, and the file named 80 times. Lint is of 10,000 names of one
-file of 4,096 rows. Wide tables, text and tar archives:
+The table is a Parquet file with 2,000,000 rows of 16 float32, in row groups of 50,000 (128 MB); 400,000 rows at a time
+are mixed with each other. Reading in order: pyarrow's row groups one after the other, stacked to (rows, 16), cut into
+batches. The sets of 10 MB and of 10 GB are the first row groups of the file, and the file named 80 times. Lint is
+measured for 10,000 names of one file of 4,096 rows. Wide tables, text and tar archives are in
 `benchmarks/rolled_files.py`.
 """
 
@@ -88,7 +89,7 @@ def batches(data: DataSpec, first: int = 1, ranks: int = 1, rank: int = 0) -> It
 
 
 def epochs(data: DataSpec, count: int, size: int = BATCH) -> Iterator[Iterator[torch.Tensor]]:
-    """Of one run, in turn, in batches of `size`."""
+    """Yield `count` consecutive epochs of one run, each as an iterator of batches of `size`."""
     per_epoch = -(-data.sets[0].num_samples // size)
     spec = BatchSpec(size, 1, 1, size, 1, per_epoch)
     steps = TrainingBatches(data, spec, 0, open_sets(data)).iterate(1, count * per_epoch)
@@ -105,7 +106,8 @@ def in_order(path: Path) -> Iterator[torch.Tensor]:
 
 
 def in_order_by_hand(path: Path) -> Iterator[torch.Tensor]:
-    """With what a training loop needs: no missing value, the number of each sample, and batches of their own memory."""
+    """Read in order, and do what a training loop needs: check for missing values, number the samples, and copy each
+    batch."""
     file, first = pq.ParquetFile(path, memory_map=True), 0
     for number in range(file.num_row_groups):
         group = file.read_row_group(number, use_threads=False)
@@ -119,7 +121,8 @@ def in_order_by_hand(path: Path) -> Iterator[torch.Tensor]:
 
 
 def rate(made: Iterator[torch.Tensor], wanted: int = ROWS) -> np.ndarray:
-    """Samples a second of the clock, and of processors."""
+    """Return the samples per second: by wall-clock time and by CPU time. `wanted`: number of samples that are
+    expected."""
     start, used, count = time.perf_counter(), time.process_time(), 0
     for rows in made:
         count += len(rows)
@@ -127,24 +130,26 @@ def rate(made: Iterator[torch.Tensor], wanted: int = ROWS) -> np.ndarray:
     return np.asarray([count / (time.perf_counter() - start), count / (time.process_time() - used)])
 
 
-def beside(case: rolled_files.Case, rounds: int) -> tuple[str, str]:
-    """Return the rate in order of text or an archive, in values per second, and the ratios of `ratios_of`."""
+def compare_with_order(case: rolled_files.Case, rounds: int) -> tuple[str, str]:
+    """Compare block-shuffled reading of a text or archive with reading in order. Return two texts: the rate in order,
+    in values per second, and the cells of `ratios_of`."""
     count = case.data.sets[0].num_samples
     run = epochs(case.data, rounds + 1, case.batch)
-    rate(next(run), count)  # which touches the memory of its windows for the first time
+    rate(next(run), count)  # a first epoch, because the first use of memory is slow
     found = np.asarray([[rate(next(run), count), rate(case.in_order(), count)] for _ in range(rounds)])
     return f"{np.median(found[:, 1, 0]) * case.values:,.0f}", ratios_of(found[:, 0], found[:, 1])
 
 
 def ratios_of(mine: np.ndarray, theirs: np.ndarray) -> str:
-    """Return three cells from (rounds, 2) rates: by the clock, the median of the ratios of rounds and the ratio of the
-    best rates; by CPU time, the median."""
+    """Return three cells of the table, from rates (rounds, 2) of both sides: the median ratio by wall-clock time, the
+    ratio of the best rates by wall-clock time, and the median ratio by CPU time."""
     ratios, best = mine / theirs, mine.max(0) / theirs.max(0)
     return " | ".join(f"{each:.2f}" for each in (np.median(ratios[:, 0]), best[0], np.median(ratios[:, 1])))
 
 
 def first_batch(data: DataSpec, rounds: int, step: int = 1) -> str:
-    """Return the median times, as two cells, to open the sources of a spec and make a batch."""
+    """Return two cells of the table: the median wall-clock and CPU time to open the sources of a spec and make a
+    batch."""
     found = []
     for _ in range(rounds):
         shared_sets._latest.clear()
@@ -158,8 +163,8 @@ def first_batch(data: DataSpec, rounds: int, step: int = 1) -> str:
 
 
 def lint_of(folder: Path, path: object) -> float:
-    """Seconds of the command."""
-    data_of(folder, path, None)  # which writes the recipe
+    """Return the seconds that `dtrain lint` takes for the files at `path`."""
+    data_of(folder, path, None)  # writes the recipe
     start = time.perf_counter()
     command = [sys.executable, "-m", "declarative_train", "lint", str(folder / "bench.yaml")]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
@@ -167,7 +172,8 @@ def lint_of(folder: Path, path: object) -> float:
 
 
 def lints(folder: Path, rounds: int) -> tuple[float, float]:
-    """Of one small file and of SHARDS of them, whose footers were read before: medians of interleaved rounds."""
+    """Return the median seconds of lint for one small file, and for SHARDS such files, whose footers were read before.
+    Rounds are interleaved."""
     shards = folder / "shards"
     shards.mkdir()
     one = shards / "00000.parquet"
@@ -183,7 +189,8 @@ def resident() -> int:
 
 
 def growth(data: DataSpec) -> tuple[float, int]:
-    """The most memory in the second epoch of a run over that in its first, and how many windows passed."""
+    """Return the ratio of the largest memory in the second epoch of a run to that in the first, and the number of
+    shuffle windows that were read."""
     assert data.roll is not None
     per_epoch = -(-ROWS // BATCH)
     spec = BatchSpec(BATCH, 1, 1, BATCH, 1, per_epoch)
@@ -209,7 +216,8 @@ def counted() -> Iterator[Counter[int]]:
 
 
 def read_by_ranks(data: DataSpec, ranks: int) -> float:
-    """Row groups that the ranks of an epoch read, over those that there are."""
+    """Return the number of row groups that all ranks read in an epoch, divided by the number of row groups in the
+    file."""
     with counted() as read:
         for rank in range(ranks):
             for _ in batches(data, 1, ranks, rank):
@@ -222,7 +230,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     args = parser.parse_args()
-    keep_freed_memory()  # as a run on the CPU does, for all that is measured
+    keep_freed_memory()  # like a run on the CPU; this changes all measured times
     lines: list[str] = []
 
     def say(text: str) -> None:
@@ -239,11 +247,11 @@ def main() -> None:
         write(small, 3 * GROUP)
         data = data_of(folder, large, 400_000)
         run = epochs(data, args.rounds + 1)
-        first = rate(next(run))  # which touches the memory of its windows for the first time
+        first = rate(next(run))  # a first epoch, because the first use of memory is slow
         rounds = np.asarray(
             [[rate(next(run)), rate(in_order(large)), rate(in_order_by_hand(large))] for _ in range(args.rounds)]
         )
-        with patch.object(shared_sets, "HOLD_BYTES", 0):  # as a set that does not fit
+        with patch.object(shared_sets, "HOLD_BYTES", 0):  # the set is read as if it did not fit into memory
             plain = median(rate(batches(replace(data, shuffle=False, roll=None)))[0] for _ in range(2))
         mine, theirs, same = np.median(rounds[:, :, 0], 0)
         say(RATES)
@@ -255,7 +263,7 @@ def main() -> None:
             (rolled_files.text, "a memory map, in order: text", "tokens/s"),
             (rolled_files.archive, "`tarfile` and Pillow, in order: images of a tar archive", "images/s"),
         ):
-            rate_in_order, compared = beside(made(folder), args.rounds)
+            rate_in_order, compared = compare_with_order(made(folder), args.rounds)
             say_row(what, f"{rate_in_order} {unit}", compared)
         say(f"\n{QUOTIENTS}")
         say_row("rate of the first epoch / of later ones", f"{first[0] / mine:.2f}")

@@ -1,9 +1,10 @@
-"""Steps of the `tensor` axis compared with those of torch's `parallelize_module`: one model, one batch, two ranks.
+"""Steps of the `tensor` axis compared with those of torch's `parallelize_module`: the same model and batch, on two
+ranks.
 
     python -m benchmarks.tensor [--steps 60] [--write]
 
-The same two processes hold both models and make their steps by turns, so that other work on the machine slows both
-alike. The figures are the medians of wall-clock time and of the processor time of rank 0, and of their ratios.
+The same two processes have both models, and run their steps in turn, so that other work on the machine slows both down
+alike. The figures are medians of the wall-clock time, of the CPU time of rank 0, and of their ratios.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from benchmarks.report import write_table
 
 CASE = CASES["gpt_4x128"]
 WARM = 3  # steps that are not counted
-Steps = dict[str, list[tuple[float, float]]]  # seconds on the clock and of the processor
+Steps = dict[str, list[tuple[float, float]]]  # wall-clock seconds, CPU seconds
 
 
 def main() -> None:
@@ -70,7 +71,8 @@ def run_rank(folder: Path, num_steps: int) -> None:
     model, loss_of = wrapped(CASE.make_model(), "tensor"), CASE.make_loss()
     divided = [item for item in model.parameters() if hasattr(item, "placements")]
     whole = [item for item in model.parameters() if not hasattr(item, "placements")]
-    optimizer = torch.optim.Adam([{"params": divided}, {"params": whole}], lr=1e-3)  # which does not mix the two
+    # Adam cannot update both kinds in one group
+    optimizer = torch.optim.Adam([{"params": divided}, {"params": whole}], lr=1e-3)
 
     def ours() -> None:
         engine.step(step, mine, num_rows=CASE.batch_size, lr_factor=1.0, measure=False)

@@ -1,10 +1,11 @@
-"""Tokens a second: a recipe's windows and packed samples compared with a plain loop over a memory map, interleaved.
+"""Tokens per second: windows and packed samples of a recipe compared with a plain loop over a memory map. Rounds are
+interleaved.
 
     python -m benchmarks.texts [--rounds 5] [--write]
 
-The tokens (64 Mi, of a vocabulary of 32,768) are not held in memory; all give int64 tensors of 32 x 1,024, on one
-thread, in the same shuffled order. Plain windows are inputs and targets, a slice each; by hand packed samples are
-filled piece by piece, with the same tensors as ours.
+The tokens (64 Mi, of a vocabulary of 32,768) are not loaded into memory. All sides make int64 tensors of 32 x 1,024, on
+one thread, in the same shuffled order. The loop for windows cuts inputs and targets as one slice each. The loop for
+packed samples copies text after text, and makes the same tensors as the recipe.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Way = tuple[int, Gather]
 
 
 class Mapped(Table):
-    """One column of tokens of a flat file."""
+    """Table with one column of tokens, which are in a flat file."""
 
     def __init__(self, tokens: np.ndarray) -> None:
         self._tokens = tokens
@@ -67,7 +68,8 @@ def windows(tokens: np.ndarray) -> tuple[int, Gather]:
 
 
 def packed(tokens: np.ndarray, mean: int, outputs: tuple[str, ...]) -> tuple[int, Gather, Packing, np.ndarray]:
-    """Texts of `mean` tokens on average. The samples, where their pieces stand, and where each of those begins."""
+    """Pack texts of `mean` tokens on average into samples. Return the number of samples, a function that gathers
+    samples, the packing, and the token at which each packed text begins."""
     sizes = np.random.default_rng(0).lognormal(np.log(mean) - 0.4, 0.9, TOKENS // mean).astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     starts = starts[starts <= TOKENS]
@@ -85,7 +87,7 @@ def packed(tokens: np.ndarray, mean: int, outputs: tuple[str, ...]) -> tuple[int
 
 
 def packed_by_hand(tokens: np.ndarray, packing: Packing, begins: np.ndarray, outputs: tuple[str, ...]) -> Gather:
-    """The same tensors of the same samples, as a loop over their pieces."""
+    """Return a function that gathers the same samples as `packed`, by a loop over their texts."""
 
     def gather(samples: np.ndarray) -> object:
         size = len(samples), LENGTH
@@ -117,7 +119,7 @@ def by_hand(tokens: np.ndarray) -> tuple[int, Gather]:
 
 
 def rate(way: Way, epoch: int) -> float:
-    """Tokens a second."""
+    """Return the number of tokens per second."""
     size, gather = way
     order = sample_index(0, epoch, np.arange(BATCH * (BATCHES + 2)), size)
     batches = order.reshape(-1, BATCH)

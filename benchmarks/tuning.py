@@ -1,21 +1,21 @@
-"""Tokens a second of fine-tuning on texts, compared with TRL's SFTTrainer: padded, in length buckets and packed.
+"""Tokens per second of fine-tuning on texts, compared with TRL's SFTTrainer: padded, in length buckets, and packed.
 
     python -m benchmarks.tuning [--rounds 3] [--write]
 
-Equal on all sides: the texts, a tokenizer of bytes, a Llama with the same random weights, float32 on one thread,
-torch's AdamW with clipped gradients, a log every 10 steps and no checkpoint before the end. One epoch has each text
-once. A step trains about as many tokens on every side, so that an epoch has about as many steps: it has 8 texts, or the
-2 packed samples of 512 tokens that hold about as many. TRL's defaults are kept, except bfloat16 and gradient
-checkpointing, which ours does not use either.
+These are the same on all sides: the texts, a tokenizer of bytes, a Llama with the same random weights, float32 on one
+thread, torch's AdamW with clipped gradients, a log every 10 steps, and no checkpoint before the end. One epoch has each
+text once. A step trains about as many tokens on every side, so that epochs have about as many steps: it has 8 texts, or
+2 packed samples of 512 tokens, which hold about 8 texts. TRL's defaults are used, except bfloat16 and gradient
+checkpointing, which dtrain does not use here either.
 
-Not equal: TRL pads to the longest text of a batch, our padded side always to 512 tokens. TRL joins the packed samples
-of a batch, or with `padding_free` its texts, to a single row. That is meant for flash attention, which needs a GPU; on
-the CPU the row has torch's attention (sdpa) with one mask for all of it. Ours has a mask of 512 x 512 for each packed
+These differ: TRL pads to the longest text of a batch, our padded side always to 512 tokens. TRL joins the packed
+samples of a batch (with `padding_free`: its texts) to a single row. That is meant for flash attention, which needs a
+GPU; on the CPU, torch's attention (sdpa) has one mask for the whole row. dtrain has a mask of 512 x 512 for each packed
 sample. TRL's loss also computes entropy and accuracy.
 
-The rate counts the tokens that are predicted, from the end of the first step to that of the last one, by the CPU time
-of the process, which other jobs on the machine change little. The sides take turns; figures are medians of rounds,
-ratios the medians of those of a round.
+The rate counts the tokens that are predicted, from the end of the first step to the end of the last one, by the CPU
+time of the process, which other work on the machine changes little. The sides take turns. Figures are medians over the
+rounds; a ratio is the median of the ratios within a round.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ import numpy as np
 from benchmarks.__main__ import execute
 from benchmarks.report import write_table
 
-NUM_TEXTS, LENGTH, TEXTS, SAMPLES = 160, 512, 8, 2  # texts of a step, or packed samples that have about as many tokens
+# TEXTS in a step, or SAMPLES packed samples with about as many tokens
+NUM_TEXTS, LENGTH, TEXTS, SAMPLES = 160, 512, 8, 2
 THREE = [129, 257, 513]
 EIGHT = [65, 129, 193, 257, 321, 385, 449, 513]
 MANY = 8000  # texts whose padding is counted: divisible by TEXTS
-TIMES = "times"  # a file: the CPU time at the end of each step of ours
+TIMES = "times"  # file with the CPU time at the end of each of our steps
 THEIRS: dict[str, dict[str, Any]] = {
     "TRL, padded": {"max_length": LENGTH},
     "TRL, `group_by_length`": {"max_length": LENGTH, "train_sampling_strategy": "group_by_length"},
     "TRL, `padding_free`": {"max_length": None, "padding_free": True},
     "TRL, `packing` (bfd)": {"max_length": LENGTH, "packing": True, "per_device_train_batch_size": SAMPLES},
 }
-OURS = {  # of each, keys of the field and the batch size; a sample has one token more than the model reads
+OURS = {  # for each side, keys of the field and the batch size; a sample has one token more than the model reads
     "padded to 512": (f"length: {LENGTH + 1}", TEXTS),
     "3 length buckets": (f"length: {{buckets: {THREE}}}", TEXTS),
     "8 length buckets": (f"length: {{buckets: {EIGHT}}}", TEXTS),
@@ -84,7 +85,8 @@ PACKED = "    segments: text.segments[:, :-1]\n    positions: text.positions[:, 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Steps of one side: the CPU time at the end of each, its tokens that were predicted and its positions."""
+    """Steps of one side. `ended_s`: CPU time at the end of each step. `tokens`, `positions`: number of predicted
+    tokens, and of positions, in each step."""
 
     ended_s: list[float]
     tokens: list[int]
@@ -121,7 +123,7 @@ def main() -> None:
 
 
 def make_texts(folder: Path) -> None:
-    """Write texts of letters; with the token that ends each it has at most LENGTH tokens."""
+    """Write texts of random letters. With the token that ends a text, each has at most LENGTH tokens."""
     draw = np.random.default_rng(1)
     with (folder / "texts.jsonl").open("w") as file:
         for size in draw_sizes(NUM_TEXTS) - 1:
@@ -130,7 +132,7 @@ def make_texts(folder: Path) -> None:
 
 
 def draw_sizes(num_texts: int) -> np.ndarray:
-    """Return (N,) int64, the tokens of each text."""
+    """Return the number of tokens of each text, (N,) int64."""
     return np.random.default_rng(0).lognormal(np.log(95), 0.8, num_texts).astype(np.int64).clip(8, LENGTH - 1) + 1
 
 
@@ -233,7 +235,7 @@ def train_ours(folder: Path, runs: Path, keys: str, batch_size: int) -> Epoch:
 
 
 def run(recipe: str) -> None:
-    """Train the recipe, and note in the run's folder the CPU time at the end of each step."""
+    """Train the recipe. Write the CPU time at the end of each step into the folder of the run."""
     from declarative_train.__main__ import main as dtrain
     from declarative_train.run.event import Event, Progress
     from declarative_train.run.sinks.jsonl import JsonlSink
@@ -252,7 +254,8 @@ def run(recipe: str) -> None:
 
 
 def count_padding(num_texts: int) -> str:
-    """Return a sentence on the padding of many texts: a few leave the samplers little choice."""
+    """Return a sentence on the padding of `num_texts` texts, counted without training. There are more texts than in
+    training: with few texts, samplers have little choice."""
     import torch
     from transformers.trainer_pt_utils import LengthGroupedSampler
 

@@ -1,4 +1,5 @@
-"""`python -m tests.code CODE [WORDS]`: as `python -c`, by a module, which `tests.started` runs without its imports."""
+"""`python -m tests.code CODE [WORDS]`: run code like `python -c`. As a module, it can be started by `tests.started`,
+which has torch imported already."""
 
 from __future__ import annotations
 

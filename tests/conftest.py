@@ -1,4 +1,5 @@
-"""Trained runs that several rooms use. Their imports wait for the first test that asks: most tests need no torch."""
+"""Order, marks and selection of the tests; and trained runs that several packages use. Libraries are imported when the
+first test needs them: most tests need no torch."""
 
 from __future__ import annotations
 
@@ -16,14 +17,15 @@ from typing import Any
 
 import pytest
 
-IS_ALONE = find_spec("declarative_train.packs") is None  # a copy of the core, as test_core_alone.py makes one
-OF_PACKS = re.compile(r"\b(declarative_train|tests)\.(packs|tools|gpu)\b")  # those of tests.gpu use a text
+# these tests are in a copy without packs, which test_core_alone.py made
+IS_ALONE = find_spec("declarative_train.packs") is None
+OF_PACKS = re.compile(r"\b(declarative_train|tests)\.(packs|tools|gpu)\b")  # tests.gpu uses texts, which need a pack
 AT_TOP = re.compile(r"^(?:from|import) (?:declarative_train|tests)\.(?:packs|tools|gpu)\b", re.M)
 IMPORTED = re.compile(r"^from (tests[.\w]*) import ([\w, ]+)", re.M)
 ROOT = Path(__file__).parent.parent
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 6 * 2**30
-# ten seconds and more each: begun first, no worker is left alone with one of them at the end
+# files that take ten seconds and more; they are begun first, so that no worker has to finish one alone at the end
 LONGEST = (
     "run/test_nodes.py",
     "run/test_launch.py",
@@ -59,8 +61,8 @@ LONGEST = (
     "engine/test_engine_single.py",
 )
 
-# Five seconds and more each, of whose subject a quicker test remains: marked `slow`, which `make test` leaves out and
-# .ci/run runs. Each is the beginning of the name of one test or more.
+# Tests that take five seconds and more, and whose subject has a quicker test too. They are marked `slow`: `make test`
+# leaves them out, .ci/run runs them. Each entry is the beginning of the name of one or more tests.
 SLOW = (
     "engine/test_precision.py::test_the_plan_counts_what_is_sent_and_bf16_takes_no_more_memory",
     "graph/test_lower.py::test_small_models_do_not_import_dynamo_and_large_ones_are_not_allocated",
@@ -91,14 +93,14 @@ SLOW = (
 
 
 def pytest_configure() -> None:
-    """Where there is room, the folders of tests lie in memory: each checkpoint is forced to the disk, which the tests
-    of several ranks would wait for."""
+    """Put the folders of tests into memory, if there is room. Each checkpoint is written through to its disk, for which
+    tests of several ranks would wait."""
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Without the packs, leave out the files that import one, themselves or by another file of the tests."""
+    """Ignore the files that import a pack, directly or through another file of the tests, if the packs are missing."""
     is_test = IS_ALONE and collection_path.suffix == ".py" and collection_path.name.startswith("test_")
     if not is_test:
         return None
@@ -115,8 +117,8 @@ def imports_pack(path: Path) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Import another part of all test files first in each worker. Where none is compiled yet, as on a fresh checkout,
-    each is then compiled by one worker, and read by the others, and not compiled by all at the same time."""
+    """Import another part of the test files first in each worker. On a fresh checkout, each file is then compiled by
+    one worker and read by the others, instead of being compiled by all workers."""
     worker: dict[str, Any] = getattr(session.config, "workerinput", {})
     if not worker or session.config.args != session.config.getini("testpaths"):
         return
@@ -124,12 +126,12 @@ def pytest_collection(session: pytest.Session) -> None:
     size = len(files) // worker["workercount"]
     begin = size * int(worker["workerid"].removeprefix("gw"))
     for path in files[begin : begin + size]:
-        with suppress(Exception, pytest.skip.Exception):  # collection reports it
+        with suppress(Exception, pytest.skip.Exception):  # the collection of tests reports the error
             import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:
-    """What is imported and collected stays: neither the collector nor ranks that are forked need to look through it."""
+    """Freeze the objects of collection, so that the garbage collector and forked ranks do not examine them."""
     gc.freeze()
 
 
@@ -149,7 +151,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is kept of files lies in a folder of the session's own."""
+    """Cache folder for this session alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -157,7 +159,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def own_environment() -> None:
-    """What recipes of other tests took from the environment is not masked in this one."""
+    """Forget the environment variables that recipes of other tests used: their values would be masked in this test's
+    output."""
     from declarative_train.core.secrets import used_variables
 
     used_variables.__init__()  # type: ignore[misc]
@@ -165,7 +168,7 @@ def own_environment() -> None:
 
 @pytest.fixture(scope="session")
 def wine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A classifier of three wines by three numbers and a word."""
+    """Folder of a trained run: a classifier of three wines, from three numbers and a word."""
     from tests.inference.made_runs import WINE, WINE_COLUMNS, trained, wine_rows, write_csv
 
     folder = tmp_path_factory.mktemp("wine")
@@ -175,7 +178,7 @@ def wine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def houses(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A price in its own unit, and whether it was sold."""
+    """Folder of a trained run with two outputs: a price in its own unit, and whether the house was sold."""
     from tests.inference.made_runs import HOUSE_COLUMNS, HOUSES, house_rows, trained, write_csv
 
     folder = tmp_path_factory.mktemp("houses")

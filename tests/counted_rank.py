@@ -1,7 +1,8 @@
-"""`python -m tests.counted_rank WORDS`: the command `dtrain WORDS` as one rank, which writes what it received, asked
-and opened to `$COUNTS/<rank>.json`.
+"""`python -m tests.counted_rank WORDS`: the command `dtrain WORDS` as one rank, which counts its messages, its requests
+to storage and its open files.
 
-`COUNTED_PER_NODE` ranks pretend to be a machine. Sockets of gloo are opened when they are needed, as with many ranks.
+The counts are written to `$COUNTS/<rank>.json`. Every `COUNTED_PER_NODE` ranks have the host name of one machine. gloo
+opens its sockets when they are needed, as it does with many ranks.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def count_request(name: str) -> Callable[..., Any]:
 
 
 def measure_object(name: str, position: int) -> None:
-    """Note the size of the largest message of a collective of objects, as this rank gets it."""
+    """Replace a collective of objects by one that notes the size of its largest result on this rank. `position`:
+    position of the argument that receives the result."""
     real = getattr(distributed_c10d, name)
 
     def measuring(*given: Any, **named: Any) -> Any:

@@ -1,10 +1,12 @@
-"""torchvision next to a torch without CUDA, for the tests.
+"""torchvision with a torch without CUDA, for the tests.
 
-The registry has torchvision for Linux as a CUDA build alone. Beside a CPU build of torch its compiled operators do not
-load, and its import ends with "operator torchvision::nms does not exist", also for those (timm, transformers) who use
-none of them. Run as a program (`make test` does so), this puts itself where every start of Python finds it; then, where
-the operators do not load, an import of torchvision first declares those two that it describes in any case. Where they
-load, nothing is done.
+The registry has torchvision for Linux only as a CUDA build. With a CPU build of torch, its compiled operators cannot be
+loaded, and its import fails with "operator torchvision::nms does not exist". This also stops libraries that use none of
+these operators (timm, transformers).
+
+Run as a program (`make test` does so), this file copies itself into the environment, so that every Python process
+imports it. If the operators of torchvision cannot be loaded, an import of torchvision then first declares the two
+operators that it needs. Otherwise nothing is done.
 """
 
 import importlib.abc
@@ -19,7 +21,8 @@ KEPT: list[object] = []
 
 
 class DeclareOperators(importlib.abc.MetaPathFinder):
-    """Finds nothing itself: is asked first, and so can act before torchvision is imported."""
+    """Import hook that declares the operators of torchvision before torchvision is imported. It finds no module
+    itself."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -33,7 +36,8 @@ class DeclareOperators(importlib.abc.MetaPathFinder):
 
 
 def declare(folder: Path) -> list[object]:
-    """The declarations, to be kept while the process lives; none where torchvision's own operators load."""
+    """Declare the operators, if those in `folder`, the package torchvision, cannot be loaded. Return the declarations,
+    which must be referenced as long as the process lives."""
     import torch
 
     for library in folder.glob("_C*.so"):
@@ -48,7 +52,7 @@ def declare(folder: Path) -> list[object]:
 
 
 def install() -> None:
-    """Copy this file into the environment's packages, with the line that imports it at the start."""
+    """Copy this file into the packages of the environment, with a `.pth` file that imports it when Python starts."""
     import sysconfig
 
     packages = Path(sysconfig.get_paths()["purelib"])

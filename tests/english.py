@@ -66,7 +66,7 @@ def parse(text: str) -> ast.Module:
 
 
 def measure(texts: Mapping[str, str]) -> English:
-    """Measure Python files, given as path -> text."""
+    """Measure Python files. `texts`: dict from path to text."""
     docstrings, functions = 0, 0
     fragments: list[Place] = []
     participles: list[Place] = []
@@ -100,7 +100,7 @@ def _is_property(node: ast.AST) -> bool:
 
 
 def is_participle(name: str) -> bool:
-    """Return whether a function is named by what was done: `loaded`, `_told`, `made_rows`."""
+    """Return whether the name of a function begins with a participle: `loaded`, `_told`, `made_rows`."""
     first = name.strip("_").split("_")[0]
     if first in NOT_PARTICIPLES:
         return False
@@ -108,13 +108,13 @@ def is_participle(name: str) -> bool:
 
 
 def find_banned(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the line number and the word of each banned word of a text for users."""
+    """Yield (line number, word) for each banned word in a text."""
     for match in _BANNED.finditer(text):
         yield text.count("\n", 0, match.start()) + 1, " ".join(match[0].split())
 
 
 def find_messages(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the line number and the text of each string of a Python file, docstrings and comments left out."""
+    """Yield (line number, text) for each string in a Python file, except docstrings."""
     tree = parse(text)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -123,12 +123,12 @@ def find_messages(text: str) -> Iterator[tuple[int, str]]:
 
 
 def package_texts() -> dict[str, str]:
-    """Read every Python file of the package."""
+    """Return a dict from path to text, for every Python file of the package."""
     return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def draw(texts: Mapping[str, str], seed: int, count: int = 40) -> list[Place]:
-    """Return `count` random docstrings, the same for the same seed."""
+    """Return `count` random docstrings. The same seed gives the same ones."""
     found = [
         Place(path, getattr(node, "lineno", 1), f"{getattr(node, 'name', '')}\n{docstring}")
         for path, text in texts.items()
@@ -140,7 +140,8 @@ def draw(texts: Mapping[str, str], seed: int, count: int = 40) -> list[Place]:
 
 
 def main(paths: list[str]) -> int:
-    """Print the figures of the package, each place in the files named, or random docstrings."""
+    """Print the figures of the package, the places in the given files, or random docstrings, and return the exit
+    code."""
     if paths[:1] == ["--draw"]:
         for place in draw(package_texts(), int(paths[1])):
             print(f"{place.path}:{place.line}: {place.text}\n")

@@ -1,11 +1,12 @@
-"""Faults of a run on two nodes, and what it prints.
+"""Faults of a run on two nodes, and the messages that it prints.
 
-    python -m tests.faults [--times N] [NAME...]     # each fault, or those that are named; without names, the table
-    python -m tests.faults --culprits N [--jobs 4]   # N cases of each kind of culprit; their number
+python -m tests.faults [--times N] [NAME...]     # every fault, or those that are named
+python -m tests.faults --culprits N [--jobs 4]   # N cases of each kind of culprit
 
-Both are in docs/faults.md. The machines are network namespaces. A row has the message that names the culprit and the
-exit codes; steps are lost between the newest checkpoint and the last step that was logged. A fault happens a while
-after a checkpoint, which differs from case to case.
+Without names, the first form writes the table in docs/faults.md, the second one the numbers below it. The machines are
+network namespaces. A row of the table has the message, which must name the culprit, and the exit codes of the agents.
+Steps are lost if they come after the newest checkpoint; their number is limited. A fault happens some time after a
+checkpoint, which differs from case to case.
 """
 
 from __future__ import annotations
@@ -56,21 +57,22 @@ TWO = {
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Run of `made.yaml` in a folder, on two of the machines, with the agent of each. `ends` undoes what a fault did to
-    this machine."""
+    """Run of `made.yaml` in a folder, on two of the machines, each with one agent. `ends`: functions that undo what a
+    fault did to this machine."""
 
     folder: Path
     machines: list[Machine]
     agents: list[Started]
     ends: ExitStack = field(default_factory=ExitStack)
-    pause_s: float = 0.0  # from a checkpoint to the fault
+    pause_s: float = 0.0  # time from a checkpoint to the fault
 
     def start(self) -> None:
         for node in (0, 1):
             self.start_agent(node)
 
     def start_agent(self, node: int, place: int | None = None) -> None:
-        """Start the agent of a node on its machine, or on another one; again if it was started before."""
+        """Start the agent of node `node` on the machine `place` (None: its own machine). The agent may have been
+        started before."""
         where = ("--node", str(node), "--head", f"{self.machines[0].address}:{PORT}", "--quiet", "--resume")
         place = node if place is None else place
         started = self.machines[place].start("declarative_train", "run", str(self.folder / "made.yaml"), *where)
@@ -81,11 +83,11 @@ class Running:
         return [event for path in sorted(paths) for event in read_events(path)]
 
     def last(self, kind: type[Any]) -> int:
-        """Return the step of the last event of a kind, 0 if there is none."""
+        """Return the step of the last event of a kind; 0 if there is none."""
         return max((event.step for event in self.events() if isinstance(event, kind)), default=0)
 
     def wait_for_checkpoint(self, after: int = 0) -> int:
-        """Wait until a checkpoint of a later step is saved; return its step."""
+        """Wait until a checkpoint after step `after` is saved, and return its step."""
         self.wait_until(lambda: self.last(CheckpointSaved) > after)
         return self.last(CheckpointSaved)
 
@@ -108,7 +110,7 @@ class Running:
 
 def send(number: int, *pids: int) -> None:
     for pid in pids:
-        with suppress(ProcessLookupError):  # its round is over
+        with suppress(ProcessLookupError):  # the process has ended already
             os.kill(pid, number)
 
 
@@ -120,9 +122,16 @@ NODE_LOST = r"node 1 \(box1\) did not answer"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Fault: how it happens, a pattern of the message, which names the culprit, and the exit codes of the agents; None
-    is that of one that is stopped or not started. `changes` are those of the recipe, `limits` environment variables.
-    `culprit`: its kind."""
+    """Fault of a run.
+
+    play       function that starts the run and makes the fault happen
+    said       pattern of the message, which must name the culprit
+    codes      exit codes of the agents; None: the agent is stopped or not started
+    changes    changes of the recipe
+    limits     environment variables
+    most_lost  maximum number of lost steps
+    culprit    kind of the culprit, for `--culprits`
+    """
 
     name: str
     play: Callable[[Running], None]
@@ -135,7 +144,7 @@ class Fault:
 
 
 def strike(happen: Callable[[Running], object]) -> Callable[[Running], None]:
-    """Return a play: it happens to a run that has saved a checkpoint, and ends it."""
+    """Return a `play` for a fault that ends a run: it starts the run, waits for a checkpoint, and calls `happen`."""
 
     def play(run: Running) -> None:
         run.start()
@@ -147,7 +156,8 @@ def strike(happen: Callable[[Running], object]) -> Callable[[Running], None]:
 
 
 def pass_by(happen: Callable[[Running], object]) -> Callable[[Running], None]:
-    """Return a play: the run continues, saves two checkpoints, and is stopped by a signal."""
+    """Return a `play` for a fault that a run survives: after `happen`, the run saves two checkpoints, and is stopped by
+    a signal."""
 
     def play(run: Running) -> None:
         strike(happen)(run)
@@ -171,7 +181,7 @@ def node(number: int) -> Callable[[Running], None]:
 
 
 def kill_store(run: Running) -> None:
-    """Kill the process that serves the store: the child of the head's agent that is not one of its ranks."""
+    """Kill the process that serves the store of the ranks: the only child of the head's agent that is not a rank."""
     agent = run.agents[0]
     send(KILL, *set(family(agent.pid)) - {agent.pid, *ranks_below(agent).values()})
 
@@ -230,7 +240,7 @@ def on_small_disk(run: Running) -> None:
 
 
 def with_store(play: Callable[[Running], None]) -> Callable[[Running], None]:
-    """Return a play with an object store on a third machine."""
+    """Return a `play` that first starts an object store on a third machine."""
 
     def play_with_store(run: Running) -> None:
         pytest.importorskip("s3fs")
@@ -357,7 +367,7 @@ class Outcome:
     lost: int
 
     def problems(self, fault: Fault) -> list[str]:
-        """Return what is not as it should be."""
+        """Return the differences from what the fault should give, as sentences."""
         found = [] if re.search(fault.said, self.message) else [f"the culprit is not named: {self.message}"]
         if self.codes != fault.codes:
             found.append(f"exit codes {self.codes}, not {fault.codes}")
@@ -365,7 +375,8 @@ class Outcome:
 
 
 def try_fault(fault: Fault, seed: int = 0) -> Outcome:
-    """Let a fault happen, and return what came of it. An agent that was stopped is ended, without a code."""
+    """Make a fault happen, and return its outcome. An agent that was stopped is killed at the end, and has no exit
+    code. `seed`: decides the time of the fault."""
     before = dict(os.environ)
     os.environ.pop("GLOO_SOCKET_IFNAME", None)
     os.environ.update({"DTRAIN_TIMEOUT_S": "30"} | fault.limits)
@@ -382,7 +393,7 @@ def try_fault(fault: Fault, seed: int = 0) -> Outcome:
 
 
 def conclude(run: Running, fault: Fault) -> Outcome:
-    """Wait for the agents to exit, and return what they printed and lost."""
+    """Wait until the agents have exited. Return their message and exit codes, and the number of lost steps."""
     codes: list[int | None] = [None] * len(fault.codes)
     said: list[str] = []
     order = sorted(range(len(run.agents)), key=lambda place: fault.codes[place] is None)
@@ -398,7 +409,8 @@ def conclude(run: Running, fault: Fault) -> Outcome:
 
 
 def measure_return(number: int) -> float:
-    """Return the seconds from the start of the command of a node that was killed to the next session of the run."""
+    """Kill node `number` of a run, and start its command again. Return the seconds from this start until the run
+    continues."""
     os.environ.pop("GLOO_SOCKET_IFNAME", None)
     with tempfile.TemporaryDirectory() as name, machines(2) as made:
         write_data(Path(name))
@@ -453,7 +465,7 @@ BEGIN, END = "<!-- begin: culprits -->", "<!-- end: culprits -->"
 
 
 def try_aloud(name: str, seed: int) -> Outcome:
-    """Try a fault, and print what came of it."""
+    """Make a fault happen, print its outcome, and return it."""
     fault, begun_s = BY_NAME[name], time.monotonic()
     try:
         outcome = try_fault(fault, seed)
@@ -465,8 +477,8 @@ def try_aloud(name: str, seed: int) -> Outcome:
 
 
 def count_right(num_cases: int, num_jobs: int) -> int:
-    """Try each kind of culprit in so many cases, several at a time, and write the numbers to the page; return 1 if one
-    was not as it should be."""
+    """Try `num_cases` cases of each kind of culprit, `num_jobs` at a time, and write the numbers to the page. Return 1
+    if any outcome was wrong, else 0."""
     kinds = dict.fromkeys(fault.culprit for fault in FAULTS if fault.culprit)
     cases: list[tuple[str, int]] = []
     for kind in kinds:
@@ -481,12 +493,14 @@ def count_right(num_cases: int, num_jobs: int) -> int:
             right[fault.culprit] += not outcome.problems(fault)
             rows = [f"| {kind} | {tried[kind]} | {right[kind]} |" for kind in kinds]
             text = "\n".join(["", "| culprit | cases | right |", "|---|---|---|", *rows, END, ""])
-            PAGE.write_text(PAGE.read_text().partition(BEGIN)[0] + BEGIN + text)  # a part, if this is interrupted
+            # written after each case, so that an interruption leaves the cases so far
+            PAGE.write_text(PAGE.read_text().partition(BEGIN)[0] + BEGIN + text)
     return 1 if right.total() < len(cases) else 0
 
 
 def main(words: list[str]) -> int:
-    """Try each fault, or those that are named, as often as `--times` says; return 1 if one was not as it should be."""
+    """Try each fault, or those that are named, as often as `--times` says. Return 1 if any outcome was wrong, else
+    0."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--times", type=int, default=1)

@@ -1,5 +1,8 @@
-"""`python -m tests.faulty_store PORT FILE`: moto's S3 with the bucket `made`. FILE has its fault: nothing, `503`, or
-the seconds by which each answer is late."""
+"""`python -m tests.faulty_store PORT FILE`: an S3 server of moto, with the bucket `made` and with faults.
+
+FILE says how requests are answered: normally if it is empty, with an error if it contains `503`, and later if it
+contains a number of seconds.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Mutated recipes, each taken as far as it goes: refused with a diagnostic, or compiled into a plan that trains a step.
+"""Mutated recipes. Each is compiled, and must either get a diagnostic, or become a plan that trains a step.
 
-python -m tests.fuzz 20000 [FIRST]     any number of mutations, from seed FIRST on; prints what became of them
+python -m tests.fuzz 20000 [FIRST]     20,000 mutations, from seed FIRST on; prints a count of the results
 
-Most steps are made by one process on the CPU, whatever the mode of the recipe: `single` gives the gradients of every
-mode (tests/parity). Every so many, and all that `single` refuses, are made by real ranks. A plan that differs in
-nothing that a step depends on from one that has trained already is not trained again.
+Most steps are trained in one process on the CPU, whatever the mode of the recipe: `single` gives the gradients of every
+mode (tests/parity). Real ranks train some of the plans for several ranks, and those that `single` cannot train. A plan
+is not trained if an earlier one trained the same step.
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ from declarative_train.plan.codec import to_data
 from declarative_train.plan.plan import Plan
 from declarative_train.run.launch import run
 from tests.linted import CASES
-from tests.mutations import mutated
+from tests.mutations import mutate
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
 SEEDS = [*sorted(SHIPPED.rglob("*.yaml")), *sorted((CASES / "ok").glob("*.yaml")), *sorted(CASES.glob("*.yaml"))]
-SLOWEST_S = 6.0  # of a lint, on a slow machine with other work next to it
-MOST_PARAMETERS = 3_000_000  # of a model that is trained here
-MOST_VALUES = 20_000_000  # of a batch's edges: samples x numbers
+SLOWEST_S = 6.0  # longest time of a lint, on a slow machine that does other work too
+MOST_PARAMETERS = 3_000_000  # larger models are not trained here
+MOST_VALUES = 20_000_000  # models with more values in all edges of a batch are not trained here
 MOST_RANKS = 4
-REAL_RANKS_EVERY = 4  # of the plans for several ranks
+REAL_RANKS_EVERY = 4  # of the plans for several ranks, one in so many is trained by real ranks
 NOT_OF_A_STEP = ("name", "files", "overrides", "fingerprint", "identity", "logging", "checkpoint", "meta", "layout")
 ON_ONE_CPU = ("parallelism=single", "layout.gpus=1", "layout.device=cpu", "training.compile=false")
 
 
 @dataclass
 class Tally:
-    """What became of the mutations; `failures` each with its seed."""
+    """Results of the mutations. `counts`: number of each result. `failures`: texts of the errors, each with its seed.
+    `trained`: keys of the steps that were trained."""
 
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     slowest_s: float = 0.0
     slowest: str = ""
     trained: set[str] = field(default_factory=set)
-    several: int = 0  # of those, the plans for several ranks
+    several: int = 0  # number of trained plans for several ranks
 
     def text(self) -> str:
         lines = [f"{count:>7}  {what}" for what, count in self.counts.most_common()]
@@ -58,13 +59,13 @@ class Tally:
 
 
 def fuzz(first: int, count: int) -> Tally:
-    """The mutations of `count` seeds from `first` on."""
+    """Test the mutations of `count` seeds, from seed `first` on."""
     tally = Tally()
     planner.compile(_recipe(CASES / "base.yaml"))  # imports torch, which is not measured
     sources = [(path, path.read_text("utf-8")) for path in SEEDS]
     for seed in range(first, first + count):
         path, text = sources[seed % len(sources)]
-        content = mutated(text, seed).decode("utf-8", "surrogateescape")
+        content = mutate(text, seed).decode("utf-8", "surrogateescape")
         label = f"seed {seed} of {path.name}"
         try:
             recipe, found = _lint(path, content, label, tally)
@@ -76,7 +77,7 @@ def fuzz(first: int, count: int) -> Tally:
             if plan is None:
                 tally.counts["refused by data, graph or plan"] += 1
                 continue
-            tally.counts[_trained(path, content, plan, tally)] += 1
+            tally.counts[_train(path, content, plan, tally)] += 1
         except Exception:
             tally.failures.append(f"{label}\n{traceback.format_exc()}")
     return tally
@@ -112,23 +113,24 @@ def _compile(path: Path, recipe: recipe_room.Recipe, label: str, tally: Tally) -
 
 
 def _measure(begin: float, label: str, tally: Tally) -> None:
-    took = time.process_time() - begin  # which other work on the machine does not lengthen
+    took = time.process_time() - begin  # processor time: other work on the machine does not change it
     if took > tally.slowest_s:
         tally.slowest_s, tally.slowest = took, label
     assert took < SLOWEST_S, f"lint took {took:.1f} s"
 
 
 def train(path: Path, content: str, tally: Tally) -> None:
-    """A step of a recipe that is sound."""
+    """Train a step of a recipe without mistakes, and count the result in `tally`."""
     loaded = recipe_room.load(str(path), text=content)
     assert loaded.recipe is not None
     plan = planner.compile(loaded.recipe)[0]
     assert plan is not None
-    tally.counts[_trained(path, content, plan, tally)] += 1
+    tally.counts[_train(path, content, plan, tally)] += 1
 
 
-def _trained(path: Path, content: str, plan: Plan, tally: Tally) -> str:
-    """One step of the plan; what became of it. Raises AssertionError with what the run said."""
+def _train(path: Path, content: str, plan: Plan, tally: Tally) -> str:
+    """Train one step of the plan, and return the result in words. Raises AssertionError with the output of the run if
+    it fails."""
     if _is_large(plan):
         return "compiled: too large to train here"
     key = _what_a_step_depends_on(plan)
@@ -154,7 +156,7 @@ def _step(path: Path, loaded: recipe_room.Loaded, done: str) -> str:
     assert plan is not None
     folder = Path(tempfile.mkdtemp(prefix="fuzz"))
     try:
-        with open(folder / "said", "w+", encoding="utf-8") as file:  # a real one: forked ranks write to it, too
+        with open(folder / "said", "w+", encoding="utf-8") as file:  # a real file, because forked ranks write to it too
             with redirect_stderr(file), redirect_stdout(file):
                 code = run(_into(plan, folder), max_steps=1, sinks=lambda _: ())
             file.seek(0)

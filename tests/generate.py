@@ -1,4 +1,5 @@
-"""`python -m tests.generate [--check]`: files made from the code. With --check: compare, and say how to mend."""
+"""`python -m tests.generate [--check]`: write the files that are made from the code. With `--check`, compare them
+instead, and name those that differ."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def checks_page() -> str:
-    """docs/checks.md"""
+    """Return the text of docs/checks.md."""
     lines = [
         "# Checks",
         "",
@@ -37,7 +38,7 @@ def checks_page() -> str:
 
 
 def components_page() -> str:
-    """docs/components.md"""
+    """Return the text of docs/components.md."""
     lines = ["# Components", "", "Everything that a recipe can name by `type:`, as `dtrain list TYPE` prints it."]
     for kind, table in tables().items():
         lines += ["", f"## {kind}"]
@@ -53,7 +54,7 @@ def components_page() -> str:
 
 
 def sections_page() -> str:
-    """docs/sections.md"""
+    """Return the text of docs/sections.md."""
     lines = [
         "# Sections",
         "",
@@ -70,7 +71,7 @@ KEY = re.compile(r"( *)([\w-]+): (.+), (?:(required|optional)|default (.+))$")
 
 
 def in_markdown(page: str) -> list[str]:
-    """Return a manual page of the terminal as paragraphs and a table of its keys."""
+    """Convert a manual page of the terminal to Markdown: paragraphs, and a table of its keys."""
     text, _, _ = page.partition("\nfields:\n")
     keys = page[len(text) :].splitlines()
     if not keys:
@@ -79,7 +80,7 @@ def in_markdown(page: str) -> list[str]:
         text, keys = "\n".join(lines[:first]), lines[first:]
     found = [line for part in text.strip("\n").split("\n\n") if part != "no fields" for line in [*paragraph(part), ""]]
     rows: list[list[str]] = []
-    above: list[tuple[int, str]] = []  # the keys around this one, with their margins
+    above: list[tuple[int, str]] = []  # (indentation, name) of the keys that contain this one
     for line in keys:
         match = KEY.match(line)
         if match is not None:
@@ -97,7 +98,7 @@ def in_markdown(page: str) -> list[str]:
 
 
 def paragraph(part: str) -> list[str]:
-    """Return a paragraph; one with margins of its own as it is."""
+    """Convert a paragraph of a manual page to Markdown. One with indented lines becomes a code block."""
     lines = part.splitlines()
     if part.startswith("inputs:"):
         inputs, outputs = (line.partition(":")[2].strip() for line in lines)
@@ -112,14 +113,15 @@ def cell(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return text in which only backquotes are Markdown."""
+    """Escape the Markdown in a text, except backquotes."""
     parts = text.split("`")
     parts[::2] = [re.sub(r"([*_<\[])", r"\\\1", part) for part in parts[::2]]
     return "`".join(parts)
 
 
 def commands_page() -> str:
-    """docs/commands.md. Not argparse's own help text: its form differs between versions of Python."""
+    """Return the text of docs/commands.md. It does not use the help text of argparse, which differs between versions of
+    Python."""
     lines = [
         "# Commands",
         "",
@@ -189,7 +191,7 @@ HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
 
 
 def headings() -> str:
-    """declarative_train/app/headings.json: pages of docs/ for users, with their headings"""
+    """Return the text of declarative_train/app/headings.json: the pages of docs/ for users, with their headings."""
     pages = sorted((ROOT / "docs").rglob("*.md"))
     found = [
         [page.relative_to(ROOT / "docs").as_posix(), heading.replace("`", "")]
@@ -216,7 +218,7 @@ FILES = {
 
 
 def stale_files() -> list[str]:
-    """The files whose text is not what the code says."""
+    """Return the names of the files that differ from what the code gives."""
     return [
         name for name, text in FILES.items() if not (ROOT / name).exists() or (ROOT / name).read_text("utf-8") != text()
     ]

@@ -1,4 +1,4 @@
-"""A seed -> a valid recipe of random but sensible parts: sources, fields, blocks, losses, schedules and every mode."""
+"""Generator of valid recipes: a seed gives random but sensible sources, fields, blocks, losses, schedules and modes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ CLASSES = ("[accuracy]", "{best_three: {type: accuracy, top_k: 3}}", "[accuracy,
 
 @dataclass(frozen=True)
 class Kind:
-    """What is learned: `x` and `y` are the names of the fields, `label` the column that a stratified split looks at."""
+    """Kind of task, with its data. `x`, `y`: names of the input and target fields. `label`: column for a stratified
+    split."""
 
     source: str
     fields: tuple[str, ...]
@@ -115,7 +116,7 @@ def generated(seed: int) -> str:
     sections = [f"name: generated_{seed}", f"seed: {rng.randrange(1000)}", *_data(kind, rng), *_model(kind, rng)]
     loss = rng.choice(kind.losses)
     if "input: error" in loss:
-        sections = _with_error(sections)
+        sections = _add_error_node(sections)
     metrics = [] if "input: error" in loss else [f"  metrics: {rng.choice(kind.metrics)}"]
     sections += ["objective:", f"  loss: {loss}", *metrics, "training:", *_training(rng), *_around(rng)]
     last = "score" if kind.squeezed else "logits"
@@ -143,8 +144,8 @@ def _model(kind: Kind, rng: random.Random) -> list[str]:
     return ["model:", *blocks, "  graph:", *nodes, *rules]
 
 
-def _with_error(sections: list[str]) -> list[str]:
-    """A node that is a loss by itself."""
+def _add_error_node(sections: list[str]) -> list[str]:
+    """Add the node `error` to the model, which computes a loss by itself."""
     at = next(place for place, line in enumerate(sections) if line.startswith("    logits:"))
     return [*sections[: at + 1], "    error: (logits - y) ** 2", *sections[at + 1 :]]
 

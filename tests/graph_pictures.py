@@ -1,6 +1,6 @@
-"""`python -m tests.graph_pictures`: draw the model of each recipe of the gallery, docs/images/gallery/NAME.svg.
+"""`python -m tests.graph_pictures`: draw the model of each recipe of the gallery, as docs/images/gallery/NAME.svg.
 
-Fields are at the top, losses at the bottom; a node is below everything that it reads.
+Fields are at the top, and losses at the bottom. A node is below everything that it reads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ MOST_LETTERS = 26
 
 
 def boxes_of(plan: Plan) -> dict[str, tuple[str, str, str, list[str]]]:
-    """Return for each field, node and loss: its kind, two lines of text, and what it reads."""
+    """Return a dict from each field, node and loss to its box: its kind, two lines of text, and the names of the boxes
+    that it reads."""
     nodes = [*plan.batch_graph.nodes, *plan.graph.nodes]
     made = {**plan.batch_graph.outputs, **plan.graph.outputs}
 
@@ -43,7 +44,7 @@ def boxes_of(plan: Plan) -> dict[str, tuple[str, str, str, list[str]]]:
 
 
 def draw(plan: Plan) -> str:
-    """Return the picture as SVG."""
+    """Draw the model of a plan, and return the picture as SVG."""
     boxes = boxes_of(plan)
     depth: dict[str, int] = {}
     for name, (*_, reads) in boxes.items():
@@ -83,7 +84,8 @@ def draw(plan: Plan) -> str:
 
 
 def middle(reads: list[str], places: dict[str, tuple[float, float]], whole: float) -> float:
-    """Return the mean place of what a box reads, so that edges cross less."""
+    """Return the mean horizontal position of the boxes that a box reads, so that fewer lines cross. `whole`: width of
+    the picture."""
     known = [places[name][0] for name in reads if name in places]
     return sum(known) / len(known) if known else whole / 2
 

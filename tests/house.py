@@ -1,11 +1,13 @@
-"""The package as a house: how many files, lines, functions, how deep its imports go, and who asks for a mode.
+"""Figures of the package: files, lines, functions, the depth of its imports, and files that ask for a mode of
+parallelism.
 
 python -m tests.house                          the working tree
-python -m tests.house REV [REV...]             and commits compared with it
-python -m tests.house --of BASE [REV...]       like for like: only the files that hold what the package at BASE held
+python -m tests.house REV [REV...]             the working tree, compared with commits
+python -m tests.house --of BASE [REV...]       the same, without files that are newer than the commit BASE
 
-A file counts under `--of BASE` if at least half of its lines (blank ones left out) stand somewhere in the package at
-BASE: moved, renamed and joined files do, those that a later feature brought do not. Their own growth counts.
+With `--of`, a file counts if at least half of its lines (without blank ones) are somewhere in the package at BASE. So
+files that were moved, renamed or joined count, and files of later features do not. Lines that were added to a counted
+file do count.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ from statistics import median
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "declarative_train"
 
-MODE_CLASSES = {"Dp"}  # the one that is no product of axes
-MODE_WORDS = {"single", "dp", "ddp", "fsdp"}  # `pipeline` is the name of an axis, too
+MODE_CLASSES = {"Dp"}  # the only mode that is not a product of axes
+MODE_WORDS = {"single", "dp", "ddp", "fsdp"}  # without `pipeline`, which is also the name of an axis
 MAY_ASK = re.compile(rf"""["'](?:{"|".join([*sorted(MODE_WORDS), "pipeline"])})["']|sections\.parallelism\b""")
 
 
 def working_tree() -> dict[str, str]:
-    """Path below the repository -> text, of every Python file of the package."""
+    """Return a dict from path (below the repository) to text, for every Python file of the package."""
     return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
 
 
@@ -41,8 +43,8 @@ def at_commit(rev: str) -> dict[str, str]:
         return {member.name: archive.extractfile(member).read().decode() for member in files}  # type: ignore[union-attr]
 
 
-def held_by(base: Mapping[str, str], texts: Mapping[str, str]) -> dict[str, str]:
-    """The files at least half of whose lines stand in `base`."""
+def files_of_base(base: Mapping[str, str], texts: Mapping[str, str]) -> dict[str, str]:
+    """Return the files of `texts` of which at least half of the lines are in `base`."""
     known = {line.strip() for text in base.values() for line in text.splitlines()}
     found = {}
     for name, text in texts.items():
@@ -53,7 +55,7 @@ def held_by(base: Mapping[str, str], texts: Mapping[str, str]) -> dict[str, str]
 
 
 def code_lines(text: str) -> int:
-    """Lines that are neither blank nor comment nor docstring (of a module, class, function or field)."""
+    """Count the lines that are not blank, comments or docstrings (of a module, class, function or field)."""
     left_out: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
@@ -65,20 +67,21 @@ def code_lines(text: str) -> int:
 
 
 def functions(text: str) -> list[int]:
-    """The lines of each function and method, decorators left out."""
+    """Return the number of lines of each function and method, without decorators."""
     nodes = ast.walk(ast.parse(text))
     return [(node.end_lineno or 0) - node.lineno + 1 for node in nodes if isinstance(node, ast.FunctionDef)]
 
 
 @cache
 def imports_of(text: str) -> tuple[ast.Import | ast.ImportFrom, ...]:
-    """Of a module, wherever they stand."""
+    """Return all imports of a module, also those inside functions."""
     return tuple(node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom))
 
 
 @cache
 def imports_at_load(text: str) -> tuple[ast.Import | ast.ImportFrom, ...]:
-    """The imports that run when a module is loaded: those in functions and under TYPE_CHECKING do not."""
+    """Return the imports of a module that run when it is loaded: all except those in functions and under
+    TYPE_CHECKING."""
     found, bodies = [], [ast.parse(text).body]
     for body in bodies:
         for node in body:
@@ -93,8 +96,8 @@ def imports_at_load(text: str) -> tuple[ast.Import | ast.ImportFrom, ...]:
 
 
 def import_graph(texts: Mapping[str, str], *, at_load: bool = False) -> dict[str, set[str]]:
-    """The modules of the package that each of them names in an import, wherever it stands. `at_load`: only in imports
-    that run when the module is loaded."""
+    """Return a dict from each module of the package to the modules of the package that it imports. `at_load`: count
+    only imports that run when a module is loaded."""
     imports = imports_at_load if at_load else imports_of
     files = {module_of(name): text for name, text in texts.items()}
     graph = {}
@@ -116,7 +119,8 @@ def module_of(path: str) -> str:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
-    """Groups of modules that can be reached from each other (Kosaraju's two walks)."""
+    """Return groups of modules that import each other, directly or through others (Kosaraju's algorithm). `graph`:
+    result of `import_graph`."""
     order: list[str] = []
     seen: set[str] = set()
     for start in graph:
@@ -135,7 +139,8 @@ def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
 
 
 def _walk(name: str, graph: Mapping[str, set[str]], seen: set[str], order: list[str]) -> None:
-    """Depth first; `order` takes each module after all that lie behind it."""
+    """Visit the modules that can be reached from `name`, depth first. A module is appended to `order` after all modules
+    that it imports."""
     if name not in seen:
         seen.add(name)
         for other in sorted(graph[name]):
@@ -144,7 +149,8 @@ def _walk(name: str, graph: Mapping[str, set[str]], seen: set[str], order: list[
 
 
 def depth(graph: Mapping[str, set[str]]) -> int:
-    """The modules on the longest way through the imports; a circle counts once."""
+    """Return the number of modules on the longest path through the imports. A group of modules that import each other
+    counts as one."""
     group_of = {name: frozenset(group) for group in circles(graph) for name in group}
 
     @cache
@@ -156,7 +162,7 @@ def depth(graph: Mapping[str, set[str]]) -> int:
 
 
 def asks_for_a_mode(text: str) -> bool:
-    """By its word, by its class, or by making one."""
+    """Return whether a module asks for a mode of parallelism: by its word, by its class, or by creating one."""
     if not MAY_ASK.search(text):
         return False
     tree = ast.parse(text)
@@ -220,7 +226,7 @@ def main(words: Sequence[str] | None = None) -> None:
     houses = {**{rev: at_commit(rev) for rev in options.revs}, "now": working_tree()}
     if options.of is not None:
         base = at_commit(options.of)
-        houses = {rev: held_by(base, texts) for rev, texts in houses.items()}
+        houses = {rev: files_of_base(base, texts) for rev, texts in houses.items()}
     print(table(houses))
 
 

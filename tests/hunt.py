@@ -1,8 +1,8 @@
-"""Recipes over odd data that lint lets pass, each trained: what fails at run time is a mistake that lint should see.
+"""Recipes for odd data. Those that lint accepts are trained: what fails then is a mistake that lint should report.
 
-python -m tests.hunt [COUNT] [FIRST]     200 recipes unless told otherwise, from seed FIRST on
+python -m tests.hunt [COUNT] [FIRST]     COUNT recipes (200 if it is left out), from seed FIRST on
 
-Every recipe that has no error trains three steps and evaluates once, with finite numbers, in this process.
+A recipe without errors trains three steps in this process, and is evaluated once. All losses must be finite.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ def hunt(first: int, count: int) -> Hunted:
 
 
 def attempt(folder: Path, text: str, found: Hunted) -> str | None:
-    """What a recipe without errors does wrong when it is trained."""
+    """Compile a recipe, and train it if it has no error. Return a description of what goes wrong in training, or
+    None."""
     path = folder / "recipe.yaml"
     path.write_text(text)
     loaded = recipe_room.load(str(path))
@@ -152,10 +153,10 @@ def attempt(folder: Path, text: str, found: Hunted) -> str | None:
         found.codes.update({item.code for item in errors})
         return None if errors else "neither an error nor a plan"
     found.counts["trained"] += 1
-    return _trained(folder, plan)
+    return _train(folder, plan)
 
 
-def _trained(folder: Path, plan: Plan) -> str | None:
+def _train(folder: Path, plan: Plan) -> str | None:
     seen = _Seen()
     plan = replace(plan, checkpoint=None, logging=replace(plan.logging, dir=str(folder / "runs"), every_steps=1))
     with open(folder / "said", "w+", encoding="utf-8") as file:
@@ -165,14 +166,15 @@ def _trained(folder: Path, plan: Plan) -> str | None:
         said = file.read()
     if code:
         return f"the run failed with {code}: {said}"
-    told = seen.without_items  # such a step is told, has no loss, and does not count
+    told = seen.without_items  # a step without a valid item has no loss; the run reports it
     values = {name: value for name, value in seen.losses.items() if not (told and name.startswith("step"))}
     odd = {name: value for name, value in values.items() if not math.isfinite(value)}
     return f"not finite: {odd}" if odd else None
 
 
 class _Seen(Sink):
-    """The losses; a metric may be nan where it says so, as that of one class only."""
+    """Sink that stores the losses. Metrics are left out: some are nan for good reasons, for example if there is only
+    one class."""
 
     def __init__(self) -> None:
         self.losses: dict[str, float] = {}
@@ -192,7 +194,8 @@ class _Seen(Sink):
 
 
 def write_table(path: Path, seed: int) -> None:
-    """Columns as they come: constant, nearly constant, large, negative, rare, in order, with one odd value."""
+    """Write a table of odd columns: constant, nearly constant, large, negative, rare, ordered, or with one odd
+    value."""
     rng = np.random.default_rng(seed)
     ramp = np.arange(ROWS)
     columns = {
@@ -295,7 +298,8 @@ def _number(rng: random.Random) -> str:
 
 
 def _objective(rng: random.Random, nodes: dict[str, str]) -> tuple[int, str, str]:
-    """Scores, the loss, a metric; adds the nodes that they read."""
+    """Choose an objective, and add the nodes that it reads to `nodes`. Return the number of scores, the loss, and a
+    metric ("" for none)."""
     kind = rng.choice(("classes", "classes", "flags", "numbers", "numbers", "counts", "divergence", "itself"))
     mask = ""
     if rng.random() < 0.25 and kind not in ("itself",):

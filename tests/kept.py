@@ -1,4 +1,4 @@
-"""A log sink that keeps what it is told."""
+"""Log sink for tests, which stores all events."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Functions and classes of a library that is imported when a test first calls one: collection, which every worker does
-for all files, needs no library."""
+"""Functions and classes of a library that is imported when a test first calls one. Collection, which every worker does
+for all files, then needs no library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of `dtrain lint` -> its exit code, what it printed, and its diagnostics, without starting a process."""
+"""`dtrain` in this process, for tests: its exit code, its output, and the diagnostics of `dtrain lint`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Output:
 
     @property
     def diagnostics(self) -> list[Found]:
-        """Of a run with `--format json`."""
+        """Diagnostics of a command with `--format json`."""
         found: list[Found] = json.loads(self.out)["diagnostics"]
         return found
 

@@ -1,9 +1,9 @@
 """Machines for tests of several nodes: network namespaces on one bridge, each with its own host name and hosts file.
 
-    with machines(2) as made:
-        process = made[0].start("declarative_train", "run", "recipe.yaml")   # as tests.started.start
+with machines(2) as made:
+    process = made[0].start("declarative_train", "run", "recipe.yaml")   # like `start` of tests.started
 
-As on Debian, the name of a machine stands for 127.0.1.1 on itself, and for its address on the others.
+As on Debian, the name of a machine means 127.0.1.1 on this machine, and its address on the others.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ STARTED: list[started.Started] = []
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Machine by the name of its namespace. `address` is the one that other machines reach."""
+    """Machine for tests. `namespace`: its network namespace. `address`: the one at which other machines reach it.
+    `hosts`: path of its hosts file."""
 
     namespace: str
     name: str
     address: str
     hosts: str
-    end: str  # of its cable, in the namespace of the bridge
+    end: str  # name of the other end of its cable, in the namespace of the bridge
     bridge: str
 
     def enter(self) -> None:
-        """Make this process one of the machine. It must have a single thread."""
+        """Move this process to the machine. The process must have a single thread."""
         libc = ctypes.CDLL(None, use_errno=True)
         with open(f"/var/run/netns/{self.namespace}", "rb") as file:
             _check(libc.setns(file.fileno(), CLONE_NEWNET))
@@ -56,13 +57,13 @@ class Machine:
         time.time = lambda: real() - self._clock_s()
 
     def _clock_s(self) -> float:
-        """Return by how much the clock of this machine is behind."""
+        """Return the number of seconds by which the clock of this machine is late."""
         with suppress(OSError, ValueError):  # the folder is gone, or the file is being written
             return float(Path(f"{self.hosts}.clock").read_text())
         return 0.0
 
     def command(self, *words: str) -> list[str]:
-        """Return the command that runs another one on this machine."""
+        """Return a command line that runs the command `words` on this machine."""
         setup = f"mount --bind {self.hosts} /etc/hosts && hostname {self.name}"
         entered = ["nsenter", f"--net=/var/run/netns/{self.namespace}", "unshare", "--uts", "--mount"]
         return [*entered, "sh", "-c", f'{setup} && exec "$@"', "sh", *words]
@@ -73,14 +74,15 @@ class Machine:
         return process
 
     def cut_cable(self) -> None:
-        """Lose every packet to and from this machine, as if a cable was pulled: neither side gets a message."""
+        """Drop every packet to and from this machine, as if its cable was pulled out. Neither side is notified."""
         ip(f"-n {self.bridge} link set {self.end} down")
 
     def plug_cable_in(self) -> None:
         ip(f"-n {self.bridge} link set {self.end} up")
 
     def set_clock_back(self, seconds: float) -> None:
-        """Let the processes that were started on this machine read an earlier time of day, from now on."""
+        """Set the clock back that `time.time` reads in processes on this machine. It also changes for processes that
+        run already."""
         Path(f"{self.hosts}.clock").write_text(str(seconds))
 
 
@@ -95,7 +97,8 @@ def ip(line: str) -> str:
 
 @contextmanager
 def slow_cable(machine: Machine, made: list[Machine], delay_s: float, loss: float) -> Iterator[None]:
-    """Delay every packet to and from a machine, one of those that were made, and lose a share of them."""
+    """Delay every packet to and from `machine` by `delay_s`, and drop the share `loss` of them, during the `with`
+    block. `made`: all machines."""
     inner, outer, bridge = f"{machine.end}i", f"{machine.end}o", machine.bridge
     ip(f"-n {bridge} link add {inner} type veth peer name {outer}")
     ip(f"-n {bridge} link set {inner} master br0 up")
@@ -115,7 +118,8 @@ def slow_cable(machine: Machine, made: list[Machine], delay_s: float, loss: floa
 
 @contextmanager
 def machines(count: int, *, version: int = 4) -> Iterator[list[Machine]]:
-    """Make machines that reach each other by IPv4 or by IPv6 alone. The test is skipped where that is not allowed."""
+    """Make `count` machines that reach each other by IP of this version (4 or 6). Skip the test if network namespaces
+    are not allowed."""
     if shutil.which("ip") is None or os.geteuid() != 0:
         pytest.skip("network namespaces want root and iproute2")
     own = f"dt{os.getpid() % 10**6}"
@@ -138,7 +142,8 @@ def machines(count: int, *, version: int = 4) -> Iterator[list[Machine]]:
                 pytest.skip(f"no network namespaces here: {error.cmd}: {error.stderr.strip()}")
             yield made
         finally:
-            for pid in (pid for process in STARTED for pid in started.session(process.pid)):  # of a test that failed
+            # processes that a failed test left behind
+            for pid in (pid for process in STARTED for pid in started.session(process.pid)):
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             STARTED.clear()

@@ -1,7 +1,8 @@
-"""A valid recipe and a random number -> a broken one, or by luck another valid one.
+"""Mutations of recipes: a valid recipe and a seed give a broken recipe or, by chance, another valid one.
 
-Half of the mutations edit the text as a hand slips (a line dropped, doubled, moved in or out, a character changed,
-bytes of noise), half edit the values (a node dropped, doubled, renamed, retyped, moved to another section).
+Half of the mutations edit the text like typing mistakes: a line is deleted, doubled, moved or indented, a character
+changed, or random bytes added. The other half edit the values: a node is deleted, doubled, renamed, gets another type,
+or moves to another section.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ SECTIONS = ("data", "model", "objective", "training", "evaluation", "parallelism
 Step = tuple[Any, Any]  # a container and the key or position in it
 
 
-def mutated(text: str, seed: int) -> bytes:
-    """One to three mutations, the same for the same seed."""
+def mutate(text: str, seed: int) -> bytes:
+    """Mutate a text one to three times. The same seed gives the same result."""
     rng = random.Random(seed)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         text = rng.choice(TEXT_EDITS)(text, rng) if rng.random() < 0.5 else _edit_values(text, rng)

@@ -1,8 +1,8 @@
-"""Planted bugs: edits of the package, one at a time, that the quick tests must notice.
+"""Planted bugs: edits of the package, made one at a time, that the quick tests must notice.
 
-python -m tests.planted [NUMBER...]     all of them, or those with these numbers
+python -m tests.planted [NUMBER...]     all bugs, or those with these numbers
 
-Each bug is planted in a copy of the tree, and its test runs there. A bug that survives needs a new test.
+Each bug is planted in a copy of the tree, where its tests are run. A bug that no test notices needs a new test.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ COPIED = ("declarative_train", "tests", "recipes", "schemas", "docs", "pyproject
 
 @dataclass(frozen=True)
 class Bug:
-    """In `file` (below declarative_train/), `old` occurs once and becomes `new`. `test` (below tests/) must notice."""
+    """Edit that makes a bug. In `file` (below declarative_train/), `old` occurs once and is replaced by `new`. `test`
+    (below tests/) must fail then."""
 
     name: str
     file: str
@@ -342,7 +343,7 @@ def copy_tree(tree: Path) -> None:
 
 
 def is_caught(tree: Path, number: int) -> bool:
-    """Plant a bug, run its tests, remove it, and print one line."""
+    """Plant a bug, run its tests, remove the bug, and print one line. Return whether a test failed."""
     bug, begun = BUGS[number], time.perf_counter()
     path = tree / "declarative_train" / bug.file
     honest = path.read_text("utf-8")
@@ -357,14 +358,15 @@ def is_caught(tree: Path, number: int) -> bool:
 
 
 def write_source(path: Path, text: str) -> None:
-    """Write a module, and remove its bytecode: that of a file of the same size and second would be taken for it."""
+    """Write a module, and remove its bytecode. Python would use that of a file with the same size and the same time in
+    seconds."""
     path.write_text(text, "utf-8")
     for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
         compiled.unlink()
 
 
 def run_tests(tree: Path, tests: Sequence[str]) -> str | None:
-    """Return what the quick ones of the tests print, or None where all of them pass."""
+    """Run the quick tests among `tests`. Return their output, or None if all of them pass."""
     command = [sys.executable, "-m", "pytest", "-x", "-n", "0", "-p", "no:cacheprovider"]
     command += ["-m", "not long and not matrix and not gpu", *(f"tests/{test}" for test in tests)]
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(tree)}

@@ -1,10 +1,12 @@
-"""`python -m tests.pretrained_models [--check] [--AXIS] [CLASS ...]`: models of transformers as nodes of recipes.
+"""`python -m tests.pretrained_models [--check] [--AXIS] [CLASS ...]`: try models of transformers as nodes of recipes.
 
-Every language model, encoder and vision model is made from a tiny random config, written by `save_pretrained`, read by
-`from_pretrained` and by a recipe, compared, trained for one step, exported, and read back by `from_pretrained`. A
-language model is also divided over two ranks of `tensor`, of `expert`, and of `pipeline`. The table is
-docs/transformers-models.md. With CLASS: the rows of those alone. With --check: the page is only compared. With
---tensor, --expert or --pipeline: only the columns of these axes are made.
+Each language model, encoder and vision model is created from a tiny config with random weights, and written by
+`save_pretrained`. It is read by `from_pretrained` and by a recipe, and both are compared. Then it is trained for one
+step, exported, and read again by `from_pretrained`. A language model is also divided over two ranks of `tensor`, of
+`expert`, and of `pipeline`.
+
+The results are in docs/transformers-models.md. With CLASS, only these classes are tried. With --tensor, --expert or
+--pipeline, only the columns of these axes are made. With --check, the page is compared instead of written.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ SMALL = {name: size for size, names in _SIZES.items() for name in names.split()}
 
 
 class Model(NamedTuple):
-    """A class of transformers: its `model_type`, its name, its kind."""
+    """Class of transformers: its kind, its `model_type`, and its name."""
 
     kind: str
     type: str
@@ -91,7 +93,7 @@ class Model(NamedTuple):
 
 
 def models() -> list[Model]:
-    """Return every class, by kind."""
+    """Return all classes of transformers that are tried, kind after kind."""
     found: dict[str, Model] = {}
     heads = {
         "Language models": [auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES],
@@ -103,7 +105,7 @@ def models() -> list[Model]:
             for type_, names in mapping.items():
                 for name in [names] if isinstance(names, str) else names:
                     found.setdefault(name, Model(kind, type_, name))
-    for name in dir(transformers):  # those that no table of the library has
+    for name in dir(transformers):  # classes that are not in these tables of the library
         if name.endswith("ForCausalLM") and name not in found and not name.startswith(("Auto", "TF", "Flax")):
             kind: Any = getattr(transformers, name)
             found[name] = Model("Language models", kind.config_class.model_type, name)
@@ -111,7 +113,8 @@ def models() -> list[Model]:
 
 
 def small(kind: Any, defaults: Any) -> dict[str, Any]:
-    """Return the values of a config that make a model small."""
+    """Return values for a config that make the model small. `kind`: class of the config. `defaults`: config with
+    default values."""
     known = {key: value for key, value in defaults.to_dict().items() if value is not None}
     values: dict[str, Any] = {key: SMALL[key] for key in known if key in SMALL and isinstance(known[key], int)}
     values |= {key: [SIDE, SIDE] for key in known if key in ("image_size", "img_size") and isinstance(known[key], list)}
@@ -177,11 +180,11 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "vivit": {"tubelet_size": [2, 16, 16]},
     "xmod": {"default_language": "en_XX"},
 }
-"""Of a `model_type` or a class: what its tiny config has instead."""
+"""Dict from `model_type` or class name to values that its tiny config needs in addition."""
 
 
 def config_of(model: Model) -> Any:
-    """Return a tiny config."""
+    """Return a config for a tiny model of this class."""
     kind = transformers.CONFIG_MAPPING[model.type]
     found = getattr(transformers, model.name).config_class
     kind = kind if found is None or issubclass(kind, found) else found
@@ -192,12 +195,13 @@ def config_of(model: Model) -> Any:
 
 
 class FailureError(Exception):
-    """A reason why a model does not pass, in a line."""
+    """Error: a model does not pass. The message is the reason, in one line."""
 
 
 @contextlib.contextmanager
 def failing(step: str) -> Iterator[None]:
-    """Raise a FailureError for anything that goes wrong in a step, and for a step that lasts too long."""
+    """Convert any error of the `with` block into a FailureError that names `step`. A block that takes too long is an
+    error too."""
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"more than {LIMIT_S} s")
@@ -226,17 +230,17 @@ def write_data(folder: Path) -> None:
 
 
 def recipe(model: Model) -> dict[str, Any]:
-    """Return a recipe that begins with the folder `begun`."""
+    """Return a recipe for a model whose weights are in the folder `begun`."""
     column = "tokens" if model.kind != "Vision" or model.type == "imagegpt" else "picture"
     column = "film" if model.type in _FILMS else column
     is_base = model.name.endswith("Model") and "LMHead" not in model.name
     target = "label" if is_base or model.kind == "Vision" else "next"
     net: dict[str, Any] = {"type": "transformers", "path": "begun"}
-    # of a vision model by name: some that only work inside others say that their main input is another
+    # the input of a vision model is given by name: some models declare another main input
     net |= {"input": "tokens"} if column == "tokens" else {"inputs": {"pixel_values": column}}
     graph: dict[str, Any] = {"net": net}
     loss = "net"
-    if is_base:  # its states get a head of our own
+    if is_base:  # a model without a head gets a linear layer after it
         graph |= {"flat": {"type": "flatten"}, "scores": {"type": "linear", "out_features": CLASSES}}
         loss = "scores"
     fields = {column: {"column": column}, target: {"column": target, "dtype": "int64"}}
@@ -256,7 +260,8 @@ def recipe(model: Model) -> dict[str, Any]:
 
 
 def read_back(kind: Any, folder: str | Path, step: str) -> dict[str, torch.Tensor]:
-    """Return the tensors that transformers reads of a folder, which has all of them and no other."""
+    """Return the tensors that transformers reads from a folder. Raises FailureError if a tensor is missing or
+    unexpected."""
     with failing(step):
         model, report = kind.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
         left = [f"{key} {sorted(map(str, items))[:3]}" for key, items in report.items() if items]
@@ -267,22 +272,22 @@ def read_back(kind: Any, folder: str | Path, step: str) -> dict[str, torch.Tenso
 
 
 def differing(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> list[str]:
-    """Return the names of tensors that are not the same to the bit in both."""
+    """Return the names of the tensors that are not identical, bit for bit, in both dicts."""
     names = dict.fromkeys((*theirs, *ours))
     return [name for name in names if not (name in ours and name in theirs and torch.equal(ours[name], theirs[name]))]
 
 
 def count_parameters(kind: Any, config: Any) -> int:
-    """Return how many parameters a model has; 0 where it cannot be made without memory."""
+    """Return the number of parameters of a model; 0 if the model cannot be created on the meta device."""
     try:
         with torch.device("meta"):
             return sum(each.numel() for each in kind(config).parameters())
-    except Exception:  # its code computes values, or makes tensors in a way of its own
+    except Exception:  # its code needs values of tensors, or creates tensors on another device
         return 0
 
 
 def walk(model: Model) -> str:
-    """Return `yes`, or what goes wrong. Works in the current folder."""
+    """Try a model, in the current folder. Return `yes`, or what goes wrong."""
     kind: Any = getattr(transformers, model.name)
     try:
         with failing("transformers cannot make it from a tiny config"):
@@ -318,7 +323,7 @@ def walk(model: Model) -> str:
 
 
 def walk_apart(model: Model) -> str:
-    """Walk in a folder of its own, and print nothing."""
+    """Try a model in a temporary folder, without output on stderr."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         os.chdir(folder)
@@ -330,8 +335,8 @@ def walk_apart(model: Model) -> str:
 
 
 def divide(model: Model, axis: str) -> str:
-    """Return the share of the parameters that two ranks of `axis` divide, and why others stay whole, or the number of
-    parts for a pipeline; or why it does not work."""
+    """Divide a model over two ranks of `axis`, and return a cell of the table. It has the share of the parameters that
+    are divided, and the reasons for others; for a pipeline, the number of parts; or what goes wrong."""
     try:
         with failing("transformers cannot make it from a tiny config"):
             config = config_of(model)
@@ -363,8 +368,11 @@ def divide(model: Model, axis: str) -> str:
 
 
 def try_in_both(is_narrow: bool, has_experts: bool, compared: Callable[[torch.Tensor, torch.dtype], float]) -> None:
-    """Raise FailureError if the result of `compared` is too large. `has_experts`: it is tried in float32 too, since
-    float64 has no grouped product; `is_narrow`: in float32 alone."""
+    """Raise FailureError if the difference that `compared` returns is too large.
+
+    It is called in float64. `has_experts`: also in float32, because float64 has no grouped matrix product. `is_narrow`:
+    only in float32.
+    """
     tokens = torch.randint(3, VOCABULARY, (2, TOKENS), generator=torch.Generator().manual_seed(0))
     tried = [*[(torch.float64, 1e-9)] * (not is_narrow), *[(torch.float32, 1e-3)] * (is_narrow or has_experts)]
     for dtype, most in tried:
@@ -379,13 +387,13 @@ _WITHOUT_NUMBERS = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def divide_apart(model: Model, axis: str) -> str:
-    """Divide a model, and print nothing."""
+    """Divide a model like `divide`, without output on stderr."""
     with contextlib.redirect_stderr(io.StringIO()):
         return divide(model, axis).replace("|", "/")
 
 
 def divide_all(models: Sequence[Model], axis: str) -> Iterator[tuple[Model, str]]:
-    """Yield (model, result of `divide`), from two processes."""
+    """Yield (model, result of `divide`) for all models, computed by two processes."""
     with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=silence) as pool:
         yield from zip(models, pool.map(divide_apart, models, [axis] * len(models)), strict=True)
 
@@ -397,7 +405,8 @@ def silence() -> None:
 
 
 def page(results: dict[Model, str], divided: dict[str, dict[str, str]]) -> str:
-    """Return the text of the page. `divided`: axis -> class -> cell."""
+    """Return the text of the page. `results`: dict from model to its result. `divided`: dict from axis to a dict from
+    class to cell."""
     passed = sum(each == WORKS for each in results.values())
     lines = [
         "# Models of transformers",
@@ -428,12 +437,12 @@ def page(results: dict[Model, str], divided: dict[str, dict[str, str]]) -> str:
 
 
 def rows_of(text: str) -> dict[str, str]:
-    """Return what a page has of each class."""
+    """Return a dict from class to its result on the page `text`."""
     return {name: cells[0] for name, cells in _cells(text)}
 
 
 def divisions_of(text: str) -> dict[str, dict[str, str]]:
-    """Return what a page has in the columns of the axes: axis -> class -> cell."""
+    """Return the columns of the axes on the page `text`: a dict from axis to a dict from class to cell."""
     rows = [(name, cells[1:]) for name, cells in _cells(text) if len(cells) > 1]
     return {axis: {name: cells[at] for name, cells in rows if at < len(cells)} for at, axis in enumerate(COLUMNS)}
 

@@ -1,6 +1,6 @@
-"""`make quick ROOM=data`: the quick tests of one package, and the tests of the repository's rules.
+"""`make quick ROOM=data`: the quick tests of one package, and of the repository's rules.
 
-Files of `tests.conftest.LONGEST` are left out: each takes ten seconds or more.
+The files in `tests.conftest.LONGEST` are left out: each takes ten seconds or more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RULES = ("test_english.py", "test_generated.py", "test_layers.py", "test_map.py"
 
 
 def main(room: str) -> int:
-    """Run the tests and return pytest's exit code; 2 if the package has no tests."""
+    """Run the tests, and return the exit code of pytest; 2 if the package has no tests."""
     rooms = sorted({path.relative_to(TESTS).parts[0] for path in TESTS.glob("*/**/test_*.py")})
     if room not in rooms:
         print(f"quick: no tests of {room!r}; ROOM is one of {', '.join(rooms)}", file=sys.stderr)

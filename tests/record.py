@@ -1,4 +1,5 @@
-"""What a long table has measured, a line of JSON for each row as soon as it is there: one that is stopped goes on."""
+"""Record of a long measurement: one line of JSON for each row, written as soon as it is measured. A measurement that
+was interrupted can therefore continue."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """`path`: appended to, and read anew at each question; of several lines of one name the last holds."""
+    """Lines of the file at `path`, which is read at each call. If several lines have the same name, the last one
+    counts."""
 
     path: Path
 
     def append(self, line: dict[str, Any]) -> None:
-        """`line` has a `name`. The commit of the package is written next to it."""
+        """Append a line, which must have a `name`. The current commit is added to it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         is_cut_short = self.path.exists() and not self.path.read_text(encoding="utf-8").endswith("\n")
         with self.path.open("a", encoding="utf-8") as file:
@@ -29,14 +31,14 @@ class Lines:
         return {line["name"]: line for line in self._read()}
 
     def commits(self) -> list[str]:
-        """Of the package as it was measured, those that count, in the order in which they were met."""
+        """Return the commits at which the lines that count were measured, in the order of the file."""
         return list(dict.fromkeys(line["commit"] for line in self.by_name().values()))
 
     def forget(self) -> None:
         self.path.unlink(missing_ok=True)
 
     def _read(self) -> Iterator[dict[str, Any]]:
-        """A last line that a stop cut short is passed over."""
+        """Yield the lines of the file. A last line that was cut off by an interruption is left out."""
         for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else ():
             try:
                 yield json.loads(line)

@@ -1,10 +1,10 @@
-"""Natural mistakes in the shipped recipes, repaired by nothing but the edits that diagnostics suggest.
+"""Natural mistakes in the shipped recipes, repaired only by the edits that diagnostics suggest.
 
-python -m tests.repairs [COUNT [FIRST]]     table of kinds; with -v, each mistake that was not repaired
+python -m tests.repairs [COUNT [FIRST]]     prints a table of the kinds of mistakes; -v: and each failed repair
 
-Each seed makes one mistake of a random kind in a shipped recipe. A mistake that lint does not report is none and is
-drawn again. Then the `fixes` of the JSON that `dtrain lint --json` prints are applied, at most three times; the recipe
-is repaired if lint then reports nothing that it does not report about the shipped recipe.
+Each seed makes one mistake of a random kind in a shipped recipe. A mistake that lint does not report is not counted,
+and another one is made. Then the `fixes` in the output of `dtrain lint --json` are applied, at most three times. The
+recipe is repaired if lint then reports nothing that it does not report for the shipped recipe.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from declarative_train.source.node import Mapping, Node, Scalar, Sequence
 from declarative_train.source.reader import read_text
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
-SLOW = ("gpt_7b_auto_32xh100",)  # a layout is searched at each lint
+SLOW = ("gpt_7b_auto_32xh100",)  # lint searches for a layout each time
 RECIPES = [path for path in sorted(SHIPPED.rglob("*.yaml")) if path.stem not in SLOW and path.parent.stem != "switches"]
 ROUNDS = 3
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -129,7 +129,8 @@ REFERENCES = ("input", "inputs", "target", "of", "output", "node", "mask", "colu
 
 
 class Place(NamedTuple):
-    """Entry of a mapping in the text of a recipe: offsets of its key, and of its value, where that is on one line."""
+    """Entry of a mapping in the text of a recipe. `key`, `value`: offsets in the text at which the key and the value
+    begin and end."""
 
     path: tuple[str, ...]
     key: tuple[int, int]
@@ -145,7 +146,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Text:
-    """Shipped recipe and the places in it."""
+    """Text of a shipped recipe, and the entries in it."""
 
     text: str
     places: tuple[Place, ...]
@@ -157,7 +158,8 @@ class Text:
         return self.text[span[0] : span[1]]
 
     def entry(self, place: Place) -> tuple[int, int]:
-        """Return the offsets of a whole entry: its lines, or with one comma in `{}`."""
+        """Return the offsets of the beginning and end of a whole entry: its lines or, inside `{}`, the entry with one
+        comma."""
         start, end = place.key[0], place.value[1]
         if place.is_flow:
             if after := re.match(r",\s*", self.text[end:]):
@@ -198,7 +200,7 @@ def read(path: Path) -> Text:
 
 
 def slip(word: str, rng: random.Random) -> str:
-    """One letter left out, doubled, changed, or exchanged with the next."""
+    """Make a typing mistake in a word: one letter is left out, doubled, replaced, or exchanged with the next one."""
     at = rng.randrange(len(word))
     kind = rng.randrange(4)
     if kind == 0:
@@ -231,7 +233,7 @@ def misspelt_key(recipe: Text, rng: random.Random) -> str | None:
 
 
 def misspelt_word(recipe: Text, rng: random.Random) -> str | None:
-    """A type, a name of a node, a word of an expression."""
+    """Misspell a word in a value: a type, the name of a node, or a word of an expression."""
     place = rng.choice(_scalars(recipe))
     word = _pick(rng, list(re.finditer(r"[A-Za-z_]\w+", recipe.typed(place.value))))
     if word is None:
@@ -326,7 +328,7 @@ def swapped_values(recipe: Text, rng: random.Random) -> str | None:
 
 
 def misplaced_entry(recipe: Text, rng: random.Random) -> str | None:
-    """An entry of one line, written next to another key: its parent, or any other."""
+    """Move an entry of one line next to another key: its parent, or any other."""
     place, other = rng.choice(recipe.places), rng.choice(recipe.places)
     above = [each for each in recipe.places if each.path == place.path[:-1]]
     if above and rng.random() < 0.6:
@@ -394,7 +396,7 @@ def extra_entry(recipe: Text, rng: random.Random) -> str | None:
 
 
 def wrong_name(recipe: Text, rng: random.Random) -> str | None:
-    """Another name, of a node or a field that exists or not, where one is asked for."""
+    """Replace the name of a node or field by another name, which may exist or not."""
     found = [each for each in recipe.places if each.name in REFERENCES]
     place = _pick(rng, found)
     if place is None:
@@ -409,7 +411,7 @@ def wrong_name(recipe: Text, rng: random.Random) -> str | None:
 
 
 def short_or_long_form(recipe: Text, rng: random.Random) -> str | None:
-    """`{type: adam, lr: 1e-3}` as `adam`, `x` as `{type: x}`, or a mapping as a list."""
+    """Write `{type: adam, lr: 1e-3}` as `adam`, `x` as `{type: x}`, or a mapping as a list."""
     place = rng.choice(recipe.places)
     typed = recipe.typed(place.value)
     if isinstance(place.node, Scalar) and typed:
@@ -448,7 +450,8 @@ _Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Repair:
-    """Mistake and what became of it. `rounds`: how often fixes were applied; `left`: what lint reports in the end."""
+    """Mistake, and what became of it. `wrong`: text with the mistake. `text`: text after the fixes. `rounds`: how often
+    fixes were applied. `reported`: diagnostics of the mistake. `left`: diagnostics after the fixes."""
 
     seed: int
     kind: str
@@ -471,7 +474,8 @@ class Repair:
 
 
 def lint(path: Path, text: str, static: bool = False, *, tries: bool = False) -> list[Diagnostic]:
-    """Return the diagnostics that the shipped recipe does not have."""
+    """Lint the text of a recipe, and return the diagnostics that the shipped recipe at `path` does not have. `tries`:
+    also try suggested fixes, as the command does."""
     found = (lint_and_try if tries else lint_recipe)(str(path), texts={str(path): text}, static=static).diagnostics
     return [each for each in found if _key(each) not in _known(path, static)]
 
@@ -493,8 +497,8 @@ def _plan(path: Path, text: str | None = None) -> Any:
 
 
 def apply(path: Path, text: str, printed: str) -> str:
-    """Make the edits that the JSON of lint suggests for this file, as any client can: in the order of the text, and of
-    two that overlap the first."""
+    """Make the edits that lint suggests for the file at `path`, in the way of any client. `printed`: the JSON of lint.
+    If edits overlap, only the first one is made."""
     lines, edits = Lines(str(path), text), []
     for each in json.loads(printed)["diagnostics"]:
         of_one = [
@@ -518,7 +522,8 @@ def apply(path: Path, text: str, printed: str) -> str:
 
 
 def draw(seed: int, static: bool) -> tuple[str, Path, str, list[Diagnostic]]:
-    """Return (kind, recipe, text with one mistake, what lint reports)."""
+    """Make one mistake in a recipe. Return the kind of the mistake, the path of the recipe, the text with the mistake,
+    and the diagnostics of lint."""
     rng = random.Random(seed)
     for _ in range(1000):
         kind, path = rng.choice(KINDS), rng.choice(RECIPES)

@@ -1,8 +1,9 @@
-"""What `dtrain lint --format sarif` may write, as a JSON schema: the part of SARIF 2.1.0 that we use, closed.
+"""JSON schema of the output of `dtrain lint --format sarif`: the part of SARIF 2.1.0 that it uses, without other
+properties.
 
-Written from the standard, https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html; the numbers in the comments
-are its sections. It is stricter than the schema of OASIS, which allows much that we do not write: what this one takes,
-that one takes, too (`test_the_official_schema_agrees` holds it against a copy of that schema where there is one).
+It was written from the standard, https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html, whose sections are
+in the comments. It is stricter than the schema of OASIS: a document that it accepts is also valid there.
+`test_the_official_schema_agrees` checks this if there is a copy of that schema.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Counts of messages, requests and descriptors of a run of many ranks, and their table in docs/performance.md:
-`python -m tests.scale [--write]`.
+"""Counts of messages, requests to storage and open files of a run of many ranks: `python -m tests.scale [--write]`.
 
-The table has nodes of four ranks. Ranks on this machine pretend to be on them.
+They are a table in docs/performance.md. A node of the table has four ranks. All ranks run on this machine, with the
+host names of their nodes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counts of each rank, of a run and of one that resumed it, and the manifest of its last checkpoint."""
+    """Counts of each rank in a run, and in a run that resumed it; the manifest of its last checkpoint; and the size of
+    its plan."""
 
     ranks: list[dict[str, Any]]
     resumed: list[dict[str, Any]]
@@ -46,7 +47,7 @@ class Counted:
 def count(
     directory: Path, num_ranks: int, per_node: int, monkeypatch: pytest.MonkeyPatch, limit_s: float = 280
 ) -> Counted:
-    """Return the counts of a run of so many ranks, on nodes that they pretend to be on."""
+    """Return the counts of a run of `num_ranks` ranks, of which `per_node` have the same host name."""
     folder = directory / f"of_{num_ranks}"
     folder.mkdir()
     write_data(folder)
@@ -77,13 +78,13 @@ def count(
 
 
 def most_of(found: Counted, is_meant: Callable[[dict[str, Any]], bool]) -> dict[str, int]:
-    """Return the largest count of each kind among some of the ranks."""
+    """Return the largest count of each kind among the ranks for which `is_meant` returns true."""
     meant = [each | each["largest"] for each in found.ranks if is_meant(each)]
     return {name: max(each[name] for each in meant) for name in ("received", "gather_object", "broadcast_object_list")}
 
 
 def describe(num_ranks: int, found: Counted) -> str:
-    """Return the row of the table for so many ranks."""
+    """Return the row of the table for a number of ranks."""
     alike = most_of(found, lambda rank: rank["received"] < found.plan_bytes / 2)
     saves = [rank["saves"][1] for rank in found.ranks]
     opened = [rank["descriptors"] for rank in found.ranks]

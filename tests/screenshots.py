@@ -1,6 +1,6 @@
-"""`make pictures`: new screenshots for docs/images, of TensorBoard on a few runs and of the terminal.
+"""`make pictures`: new screenshots for docs/images, of TensorBoard with a few runs and of the terminal.
 
-Needs Chromium and tmux. Look at each: nothing here checks whether a screenshot shows the right thing.
+It needs Chromium and tmux. Look at each screenshot: nothing checks whether it shows the right thing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
 DTRAIN = [sys.executable, "-m", "declarative_train"]
 COLOURS = 128  # keeps a page of text below 200 kB
-LOADED_MS = 40_000  # of the page's own clock
+LOADED_MS = 40_000  # milliseconds of the page's virtual clock
 SWEEP = """\
 extends: {base}
 name: lr_sweep
@@ -80,7 +80,7 @@ def screenshot(browser: str, url: str, path: Path, width: int, height: int) -> N
 
 
 def crop(path: Path, width: int) -> None:
-    """Keep the left part."""
+    """Cut the image at `path` to its left `width` pixels."""
     with Image.open(path) as image:
         left = image.crop((0, 0, width, image.height))
     left.save(path, optimize=True)
@@ -106,7 +106,7 @@ def tensorboard(here: Path, shoot: Shoot) -> None:
         crop(IMAGES / "tensorboard.png", 1028)  # TensorBoard's settings are at the right
     with board(here, "graph/compare_modes") as port:
         shoot(f"http://127.0.0.1:{port}/#graphs", IMAGES / "tensorboard-graph.png", 1040, 540)
-        crop(IMAGES / "tensorboard-graph.png", 700)  # a small map is
+        crop(IMAGES / "tensorboard-graph.png", 700)  # a small map is at the right
     with board(here, str(next((here / "sweeps" / "lr_sweep" / "sweeps").iterdir()))) as port:
         shoot(f"http://127.0.0.1:{port}/#hparams", IMAGES / "tensorboard-hparams.png", 1280, 470)
     with board(here, "pictures/digits_images") as port:
@@ -115,7 +115,7 @@ def tensorboard(here: Path, shoot: Shoot) -> None:
 
 @contextmanager
 def board(here: Path, folder: str) -> Iterator[int]:
-    """Yield the port of a TensorBoard that has read `folder`."""
+    """Start TensorBoard for `folder`, and yield its port when it has read the runs."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
@@ -138,7 +138,7 @@ def _answers(url: str) -> bool:
 
 
 def terminal(here: Path, shoot: Shoot) -> None:
-    """Save a screenshot of a running command, as tmux shows it."""
+    """Save a screenshot of a running command in a terminal (tmux)."""
     words = "run recipes/digits_mlp_ddp2.yaml --set layout.device=cpu"
     tmux = ["tmux", "-L", f"dtrain-pictures-{os.getpid()}"]
     shell = f"export PS1='$ ' PATH={Path(sys.executable).parent}:$PATH PYTHONPATH={ROOT}; exec bash --norc"
@@ -161,7 +161,7 @@ def terminal(here: Path, shoot: Shoot) -> None:
 
 
 def mistake_and_plan(here: Path, shoot: Shoot) -> None:
-    """Save screenshots of a mistake and of the part of a plan that shows its ranks and their schedule."""
+    """Save two screenshots: a mistake that lint reports, and the part of a plan with its ranks and their schedule."""
     recipe = (ROOT / "recipes" / "digits_mlp.yaml").read_text()
     (here / "digits.yaml").write_text(
         recipe.replace("out_features: 10", "out_feature: 10").replace("path: ", "path: recipes/")
@@ -179,7 +179,7 @@ def mistake_and_plan(here: Path, shoot: Shoot) -> None:
 
 
 def shoot_text(here: Path, shoot: Shoot, seen: str, name: str) -> None:
-    """Save a picture of text with the colours of a terminal."""
+    """Save a screenshot of text with terminal colours. `seen`: the text, with escape sequences."""
     console = Console(record=True, width=116, file=open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     console.print(Text.from_ansi(seen.rstrip()))
     page = console.export_html(theme=MONOKAI, inline_styles=True)

@@ -1,7 +1,7 @@
-"""Lines for a shell in README, in the pages and at the top of recipes, and what runs each.
+"""Shell commands in README, in the pages and at the top of recipes, and the test that runs each of them.
 
-`test_docs.py` runs the blocks of tutorials and those after `<!-- runs -->`; every other line is in `ELSEWHERE`, with
-the test that runs it, or with the reason why no test does.
+`test_docs.py` runs the blocks of tutorials, and those after `<!-- runs -->`. Every other command is in `ELSEWHERE`,
+with the test that runs it, or with the reason why no test does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 LAUNCHING = "launching.md"
 
-# page, what a line begins with, and `file::test` or a reason
+# page, beginning of a line, and `file::test` or a reason
 ELSEWHERE = (
     (LAUNCHING, "dtrain run RECIPE --node", "run/test_nodes.py::test_two_nodes_train"),
     (
@@ -40,13 +40,13 @@ ELSEWHERE = (
     ("start.md", "", "clones and downloads; CI does both before the tests"),
     ("editor.md", "", "downloads packages of Node; editor/test_vscode.py builds the extension where they are"),
 )
-# test_docs.py runs the lines at the top of these recipes; the others have only `dtrain run` and `dtrain plan` with the
-# recipe, which test_recipes.py runs, and the line for several nodes of docs/launching.md
+# Recipes whose commands, in the comments at their top, test_docs.py runs. Other recipes only have `dtrain run` and
+# `dtrain plan`, which test_recipes.py runs, and the command for several nodes of docs/launching.md.
 OF_RECIPES = ("compare_modes", "data_parallel", "gpt_stdlib", "large_model_pipeline", "multi_gpu_ddp")
 
 
 def lines_of(block: str) -> list[str]:
-    """Return the commands of a block: those after `$`, or the whole block as one script."""
+    """Return the commands of a block: those after `$`, or the whole block if it is a script."""
     joined = re.sub(r"\\\n\s*", "", block)
     marked = re.findall(r"^\$ (.*)$", joined, re.M)
     if marked or joined.startswith("#!"):
@@ -55,7 +55,7 @@ def lines_of(block: str) -> list[str]:
 
 
 def find_line(page: str, begin: str) -> str:
-    """Return the one line of a page that begins so, without its comment."""
+    """Return the only command on a page that begins with `begin`, without its comment."""
     text = (ROOT / "docs" / page).read_text("utf-8")
     blocks = re.findall(r"^```(?:console|bash|sh)\n(.*?)^```$", text, re.M | re.S)
     (found,) = {line for block in blocks for line in lines_of(block) if line.startswith(begin)}
@@ -63,7 +63,7 @@ def find_line(page: str, begin: str) -> str:
 
 
 def test_of(page: str, line: str) -> str | None:
-    """Return what runs a line, or the reason why nothing does; None if it is not listed."""
+    """Return the test that runs a command, or the reason why no test does; None if the command is not listed."""
     return next((what for name, begin, what in ELSEWHERE if name == page and line.startswith(begin)), None)
 
 

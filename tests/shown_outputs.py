@@ -1,7 +1,7 @@
 """`python -m tests.shown_outputs [--check]`: write the outputs of the commands on some pages, or compare them.
 
-A comment `<!-- shows: TITLE -->` before a block keeps only that paragraph of the output; `<!-- shows: A .. B -->` the
-lines from the one that begins with A to the one before B, or to the end.
+After a comment `<!-- shows: TITLE -->`, a block has only the paragraph of the output that begins with TITLE. After
+`<!-- shows: A .. B -->`, it has the lines from the one that begins with A up to the one before B, or up to the end.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ BLOCK = re.compile(
 )
 
 
-def written(text: str) -> str:
-    """Return the page with the outputs of its commands, which run in a folder with its files."""
+def write_outputs(text: str) -> str:
+    """Run the commands on a page, in a folder with the page's files, and return the page with their outputs."""
     before, width = Path.cwd(), os.environ.get("COLUMNS")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -66,7 +66,7 @@ def with_output(found: re.Match[str]) -> str:
 
 
 def is_close(found: str, text: str) -> bool:
-    """Return whether two pages agree, numbers up to the rounding of another processor."""
+    """Return whether two pages are equal, except for the rounding of numbers, which differs between processors."""
     pairs = [[word for word in each.split() if set(word) != {"-"}] for each in (found, text)]
     return len(pairs[0]) == len(pairs[1]) and all(
         one == two or _are_close(one, two) for one, two in zip(*pairs, strict=True)
@@ -86,7 +86,7 @@ def main(words: list[str]) -> int:
     stale = 0
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        found = written(text)
+        found = write_outputs(text)
         stale += not is_close(found, text)
         if "--check" not in words:
             page.write_text(found, encoding="utf-8")

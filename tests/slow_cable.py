@@ -1,6 +1,9 @@
 """`python -m tests.slow_cable END OTHER DELAY_S LOSS`: a cable between two network interfaces that delays each frame
-and loses a share of them, as netem does where the kernel has it. Runs in the namespace of both, as root. Before,
-`python -m tests.slow_cable INTERFACE` is run for each interface whose frames it forwards."""
+and loses a share of them. It replaces netem, which some kernels do not have.
+
+The program runs as root, in the network namespace of both interfaces. Before, `python -m tests.slow_cable INTERFACE`
+must be run for each interface whose frames the cable forwards.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ ETHTOOL, SET_CHECKSUMS = 0x8946, 0x17
 
 
 def send_whole_frames(name: str) -> None:
-    """Let the kernel compute checksums and cut segments before a frame leaves this interface: no device does it later
-    for frames that a program forwards."""
+    """Make the kernel compute checksums and cut segments before a frame leaves this interface. Usually a network card
+    does this, but it is not involved if a program forwards the frames."""
     value = ctypes.create_string_buffer(struct.pack("II", SET_CHECKSUMS, 0))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, ETHTOOL, struct.pack("16sP", name.encode(), ctypes.addressof(value)))

@@ -75,7 +75,8 @@ def wait_until(is_so: Callable[[], bool], why: Callable[[], str]) -> None:
 
 
 def prepare(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Let this process find the commands of Slurm and their configuration, or skip the test."""
+    """Set the environment so that this process finds the commands and the configuration of Slurm. Skip the test if
+    Slurm is not installed."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin"
     missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if missing or os.geteuid() != 0:
@@ -87,7 +88,8 @@ def prepare(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 @contextmanager
 def cluster(folder: Path, made: Sequence[Machine] = ()) -> Iterator[Run]:
-    """Start a cluster, and yield what runs a command of Slurm on the machine of its controller."""
+    """Start a cluster. Yield a function that runs a command of Slurm on the machine of the controller, and returns its
+    output."""
     folder.mkdir()
     (folder / "state").mkdir()
     (folder / "munge.key").write_bytes(os.urandom(128))
@@ -129,7 +131,8 @@ def cluster(folder: Path, made: Sequence[Machine] = ()) -> Iterator[Run]:
         yield run
     finally:
         run("scancel", "--user=root")
-        deadline_s = time.monotonic() + LEAVING_S  # a job that outlives the controller asks for it for minutes
+        # a job that is still there when the controller ends tries to reach it for minutes
+        deadline_s = time.monotonic() + LEAVING_S
         while run("squeue", "--noheader").strip() and time.monotonic() < deadline_s:
             time.sleep(0.2)
         for process in reversed(processes):

@@ -1,7 +1,7 @@
-"""`python -m MODULE WORDS` in a session of its own, without its imports: forked from a server that has torch already.
+"""`python -m MODULE WORDS` in a session of its own. The process is forked from a server that has imported torch, so
+that it starts quickly.
 
-process = start("declarative_train", "run", "recipe.yaml", cwd=folder)
-code, out, errors = finish(process)
+process = start("declarative_train", "run", "recipe.yaml", cwd=folder) code, out, errors = finish(process)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LIMIT_S = 60
 LEAVING_S = 5.0
-IMPORTED = (  # what a run has imported by its end
+IMPORTED = (  # modules that a run imports
     "torch._dynamo",
     "torch.distributed.checkpoint",
     "torch.distributed.launcher.api",
@@ -51,7 +51,8 @@ IMPORTED = (  # what a run has imported by its end
 
 
 class Started:
-    """As a Popen: a pid, which is its session's too, and a returncode."""
+    """Process that was started, with an interface like that of `subprocess.Popen`. `pid`: its id, and that of its
+    session."""
 
     def __init__(
         self,
@@ -63,7 +64,8 @@ class Started:
         is_read: bool,
     ) -> None:
         folder = tempfile.mkdtemp()
-        self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)  # also after a failed test
+        # the folder is removed even if the test fails
+        self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._streams = [Path(folder, name) for name in ("out", "err")]
         where = (str(cwd or Path.cwd()), dict(os.environ), [str(path) for path in self._streams])
         self._process = server().Process(target=_main, args=(module, [*words], *where, ignored, machine, is_read))
@@ -87,11 +89,12 @@ class Started:
         self.send_signal(signal.SIGKILL)
 
     def errors(self) -> str:
-        """Return what it has written to standard error so far."""
+        """Return the text that the process has written to standard error so far."""
         return self._streams[1].read_text("utf-8") if self._streams[1].exists() else ""
 
     def communicate(self, timeout: float = LIMIT_S) -> tuple[str, str]:
-        """What it wrote, when it and those that it started have gone: as a pipe, which they would hold open."""
+        """Wait until the process and all processes of its session have ended. Return standard output and standard
+        error."""
         self._process.join(timeout)
         deadline_s = time.monotonic() + LEAVING_S
         while session(self.pid) and time.monotonic() < deadline_s:
@@ -104,7 +107,7 @@ class Started:
 
 @cache
 def server() -> ForkServerContext:
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as `main` does: the server imports torch
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # like `main`, but before the server imports torch
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*IMPORTED])
     return context
@@ -118,20 +121,21 @@ def start(
     machine: Machine | None = None,
     is_read: bool = True,
 ) -> Started:
-    """With the working directory and the environment of now. `ignored`: signals, as nohup ignores one. `machine`: where
-    it is not this one. `is_read`: False if its streams are a pipe whose reader has gone."""
+    """Start `python -m module words` in the current environment. `ignored`: signals that the process ignores.
+    `machine`: where it runs; None: this machine. `is_read`: False if its output goes to a pipe that nothing reads."""
     return Started(module, words, cwd, ignored, machine, is_read)
 
 
 def finish(process: Started, timeout: float = LIMIT_S) -> tuple[int, str, str]:
-    """(exit code, standard output, standard error); every process of its session is gone."""
+    """Wait for a process, and return (exit code, standard output, standard error). No process of its session may be
+    left."""
     out, errors = process.communicate(timeout)
     assert not session(process.pid), f"left behind: {session(process.pid)}\n{errors}"
     return process.returncode, out, errors
 
 
 def run(recipe: Path | str, into: Path, *words: str, timeout: float = 110) -> list[dict[str, Any]]:
-    """The events of `dtrain run`, of every step; `into` takes its one run."""
+    """Run `dtrain run` with an event for every step, and return the events. `into`: an empty folder for the run."""
     more = ("--quiet", "--set", f"logging.dir={into}", "--set", "logging.every=1 step")
     code, out, errors = finish(start("declarative_train", "run", str(recipe), *more, *words), timeout)
     assert code == 0, out + errors
@@ -140,7 +144,7 @@ def run(recipe: Path | str, into: Path, *words: str, timeout: float = 110) -> li
 
 
 def session(leader: int) -> list[int]:
-    """Living processes of the session."""
+    """Return the ids of the living processes of a session."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -153,7 +157,7 @@ def session(leader: int) -> list[int]:
 
 
 def family(pid: int) -> list[int]:
-    """Return the process and all that descend from it."""
+    """Return the ids of a process and of all its descendants."""
     found = [pid]
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):  # the thread has ended meanwhile
@@ -162,11 +166,14 @@ def family(pid: int) -> list[int]:
 
 
 def ranks_below(agent: Started) -> dict[int, int]:
-    """Return the process of each rank of an agent. Folders of agents that were killed remain, and the system gives
-    their process numbers to others: only files that are newer than the agent count."""
+    """Return a dict from rank to process id, for the ranks of an agent.
+
+    The ids are read from files. Files that are older than the agent are ignored: an agent that was killed leaves its
+    files, and the system gives its process ids to other processes.
+    """
     own, found = family(agent.pid), {}
     for folder in Path(tempfile.gettempdir()).glob("dtrain-*"):
-        with suppress(OSError):  # of another run, which has ended meanwhile
+        with suppress(OSError):  # the folder of another run, which has ended meanwhile
             for path in folder.glob("pid_*[0-9]"):
                 if path.stat().st_mtime > agent.begun_s and (pid := int(path.read_text())) in own:
                     found[int(path.name.removeprefix("pid_"))] = pid
@@ -200,7 +207,7 @@ def _main(
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment | {"OMP_NUM_THREADS": "1"})
-    torch.set_num_threads(1)  # the server was not asked for any
+    torch.set_num_threads(1)  # the server imported torch without OMP_NUM_THREADS
     warnings.simplefilter("error", ResourceWarning)
     sys.argv = [module, *words]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -25,7 +25,7 @@ from declarative_train.source.node import Node, Scalar, Sequence
 from declarative_train.source.reader import read_text
 from tests.fuzz import SEEDS
 from tests.linted import CASES
-from tests.mutations import mutated
+from tests.mutations import mutate
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz_"
 
@@ -173,7 +173,7 @@ def check_mutations(first: int, count: int) -> None:
     """A recipe that had no error has none afterwards; one that could be read can be read afterwards."""
     for seed in range(first, first + count):
         path = SEEDS[seed % len(SEEDS)]
-        text = mutated(path.read_text("utf-8"), seed).decode("utf-8", "surrogateescape")
+        text = mutate(path.read_text("utf-8"), seed).decode("utf-8", "surrogateescape")
         before = found_in(path, text)
         for unsafe in (False, True):
             after = found_in(path, mended(path, text, unsafe=unsafe))

@@ -13,7 +13,7 @@ from declarative_train import planner, recipe
 from tests.fuzz import SEEDS, Tally, fuzz, train
 from tests.generated_recipes import generated
 from tests.linted import CASES, dtrain
-from tests.mutations import mutated
+from tests.mutations import mutate
 
 TRUE = {
     "R108",
@@ -42,7 +42,7 @@ def test_many_mutated_recipes(first: int) -> None:
 def test_the_command_says_what_is_wrong_with_bytes(seed: int, tmp_path: Path) -> None:
     source = SEEDS[seed % len(SEEDS)]
     path = tmp_path / "recipe.yaml"
-    path.write_bytes(mutated(source.read_text("utf-8"), 10_000_000 + seed))
+    path.write_bytes(mutate(source.read_text("utf-8"), 10_000_000 + seed))
     output = dtrain("lint", str(path), "--static", "--format", "json")
     assert output.code in (0, 1)
     assert (output.code == 1) == any(item["severity"] == "error" for item in output.diagnostics)

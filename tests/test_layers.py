@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import PACKAGE, circles, depth, held_by, import_graph, imports_at_load, imports_of, working_tree
+from tests.house import PACKAGE, circles, depth, files_of_base, import_graph, imports_at_load, imports_of, working_tree
 
 # In the order of the table in docs/architecture.md: a package imports only packages before it.
 ROOMS = (
@@ -100,7 +100,7 @@ def test_a_circle_is_found(graph: dict[str, set[str]], found: list[list[str]], l
 def test_a_joined_file_is_the_base_s_and_a_new_one_is_not() -> None:
     base = {"a.py": "x = 1\n\ny = 2\n", "b.py": "z = 3\n"}
     later = {"ab.py": "x = 1\ny = 2\nz = 3\nw = 4\n", "new.py": "u = 5\nx = 1\nv = 6\n"}
-    assert list(held_by(base, later)) == ["ab.py"]
+    assert list(files_of_base(base, later)) == ["ab.py"]
 
 
 def test_every_folder_is_a_room_and_no_import_is_relative() -> None:

@@ -1,6 +1,5 @@
-"""Ranks of the axes `tensor` and `expert` as threads of this process: each has its part of a model, and they
-exchange tensors through memory. `compare` says how far their outputs and gradients are from those of the undivided
-model.
+"""Ranks of the axes `tensor` and `expert` as threads of this process. Each has its part of a model, and they exchange
+tensors through memory. `compare` measures how far their outputs and gradients are from those of the undivided model.
 
 Models of transformers compute norms and probabilities in float32, whose rounding hides small differences; `use_float64`
 makes them compute in float64.
@@ -34,7 +33,7 @@ LIMIT_S = 100
 
 
 class Meeting:
-    """Exchange of one tensor from each of `size` threads."""
+    """Exchange of tensors between `size` threads: each gives one tensor, and gets those of all threads."""
 
     def __init__(self, size: int) -> None:
         self.barrier = threading.Barrier(size, timeout=LIMIT_S)
@@ -49,7 +48,7 @@ class Meeting:
 
 
 class ThreadPeers(Ranks):
-    """`Peers` of one thread."""
+    """Collective operations of one rank that is a thread."""
 
     def __init__(self, meeting: Meeting, rank: int, size: int) -> None:
         self._meeting, self.rank, self.size = meeting, rank, size
@@ -67,7 +66,7 @@ class ThreadPeers(Ranks):
 
 
 def run_on_threads(meeting: Meeting, calls: Sequence[Callable[[], None]]) -> None:
-    """Run a function in each thread. Raises the first exception."""
+    """Call each function in a thread of its own. Raises the first exception of any thread."""
     failures: list[BaseException] = []
 
     def run(call: Callable[[], None]) -> None:
@@ -90,7 +89,8 @@ def run_on_threads(meeting: Meeting, calls: Sequence[Callable[[], None]]) -> Non
 
 @contextmanager
 def use_float64() -> Iterator[None]:
-    """Keep tensors of float64 when a library's code asks for float32."""
+    """Make a library compute in float64: its conversions of float64 tensors to float32 have no effect in the `with`
+    block."""
 
     def keep(call: Any) -> Any:
         def call_kept(x: Tensor, *given: Any, **named: Any) -> Any:
@@ -115,7 +115,7 @@ def use_float64() -> Iterator[None]:
 
 
 def place_of(peers: ThreadPeers) -> MeshPosition:
-    """Return the place of a rank, with the axis `tensor` alone."""
+    """Return the position in the mesh of a rank that has only the axis `tensor`."""
     place: Any = SimpleNamespace(tensor=peers)
     return place  # type: ignore[no-any-return]
 
@@ -123,10 +123,12 @@ def place_of(peers: ThreadPeers) -> MeshPosition:
 def compare(
     layer: Transformers, inputs: Mapping[str, TensorSpec], tokens: Tensor, dtype: torch.dtype, kind: CutKind = "inside"
 ) -> float:
-    """Return the largest difference of two ranks' outputs and gradients from those of the undivided model, relative to
-    the largest value of each tensor, with a floor of 1e-6 of the largest gradient. `kind`: "inside" for ranks of
-    `tensor`, "experts" for ranks of `expert`, each of which reads its half of the samples. The model is in evaluation
-    mode, since threads would draw different random numbers."""
+    """Return the largest relative difference between two ranks and the undivided model, over outputs and gradients.
+
+    The difference is relative to the largest value of the tensor, or to 1e-6 of the largest gradient if that is larger.
+    `kind`: "inside" for ranks of `tensor`; "experts" for ranks of `expert`, each of which reads its half of the
+    samples. The model is in evaluation mode, because threads would draw different random numbers.
+    """
     cut, meeting = layer.cut(kind, inputs, SIZE), Meeting(SIZE)
     assert isinstance(cut, LayerCut)
     whole = build_node(layer, inputs)
@@ -169,8 +171,8 @@ def compare(
 
 
 def compare_parts(layer: Transformers, inputs: Mapping[str, TensorSpec], tokens: Tensor, dtype: torch.dtype) -> float:
-    """Return the largest difference, as in `compare`, of the parts for a pipeline, computed one after the other, from
-    the whole model."""
+    """Compare the parts of a model for a pipeline, computed one after the other, with the whole model. Return the
+    largest relative difference, as in `compare`."""
     found = layer.split(inputs)
     assert isinstance(found, ModelParts)
     whole = build_node(layer, inputs)
@@ -202,7 +204,7 @@ def compare_parts(layer: Transformers, inputs: Mapping[str, TensorSpec], tokens:
 
 
 class _Chain(nn.Module):
-    """Module that computes modules one after the other."""
+    """Module that applies several modules, one after the other."""
 
     def __init__(self, parts: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -222,7 +224,7 @@ def _divide(
     peers: ThreadPeers,
     whole: nn.Module,
 ) -> nn.Module:
-    """Return one rank's part of a model, with the values of `whole`."""
+    """Return the part of a model that one rank has, with the values of `whole`."""
     with torch.device("meta"):
         module: Any = build_node(layer, inputs)
     if kind == "experts":
@@ -245,7 +247,7 @@ def _divide(
 
 
 def _block(whole: Tensor, first: Sequence[int], block: Tensor) -> Tensor:
-    """Return the part of `whole` that begins at `first` and has the shape of `block`."""
+    """Return the block of `whole` that begins at the indices `first`, and has the shape of `block`."""
     return whole[tuple(slice(at, at + length) for at, length in zip(first, block.shape, strict=True))]
 
 
@@ -253,13 +255,14 @@ def _prepare(model: Any, dtype: torch.dtype) -> None:
     model.to(dtype).eval()
     for part in model.modules():
         if dtype == torch.float64 and hasattr(part, "_is_expert_parallel"):
-            part.config._experts_implementation = "eager"  # the grouped product has no float64
+            part.config._experts_implementation = "eager"  # torch's grouped matrix product has no float64
 
 
 def _step(
     model: nn.Module, layer: Transformers, tokens: Tensor, rows: slice
 ) -> tuple[Tensor, dict[str, Tensor | None]]:
-    """Return the outputs for these rows of `tokens`, and the gradients of a sum of all outputs with random weights."""
+    """Return the outputs for the rows `rows` of `tokens`, and the gradients of a sum of all outputs with random
+    weights."""
     output = model(tokens[rows], *[None] * (len(layer.ports) - 1))
     shape = (len(tokens), *output.shape[1:])
     weights = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
