@@ -170,7 +170,7 @@ def test_points_at_once_share_no_core_and_no_gpu(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4,5,6,7")
     wanted = replace(plan.layout, device="auto")
     assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in assign_device_slots([wanted], None)] == ["3,4", "5,6"]
-    with pytest.raises(NoRoomError, match="room for 2"):
+    with pytest.raises(NoRoomError, match="enough for 2"):
         assign_device_slots([wanted], 3)
 
 
