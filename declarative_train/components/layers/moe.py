@@ -36,8 +36,8 @@ class Moe(Layer):
     An expert is a small network, `down(activation(gate(x)) * up(x))`; `activation` describes one exception. A shared
     expert is an ordinary feed-forward network whose output is added.
 
-    The output `balance` (B,) is the balance loss of each sample: the number of experts times a sum over the experts.
-    Its terms are the share of the choices that chose the expert, times the mean score of the expert. It is 1 if all
+    The output `balance` (B,) is the balance loss of each sample. For each expert, take the share of the choices that
+    it got, times its mean score; the loss is the sum of these products, times the number of experts. It is 1 if all
     experts are used equally; a loss `mean` with a small `weight` reads it. The balance loss of a sample depends on no
     other sample, so every layout computes the same gradients. `mask` (B, ...) is true for positions that count in the
     balance loss. The input `balance` is the balance loss of earlier layers, to which that of this layer is added.

@@ -1,9 +1,8 @@
-"""Groups of samples that are processed together, the same for any layout: for nodes with `over: N samples` (batch
-norm, contrastive losses).
+"""Groups of samples, the same for any layout, for nodes with `over: N samples` (batch norm, contrastive losses).
 
 A group is N consecutive samples of the global batch. `data/spec.py` orders the global batch so that the rows that all
-data-parallel ranks process at once are consecutive. If N divides the rows of one rank's microbatch, one forward has
-several groups. If N is a multiple of them, N / microbatch_size neighbouring ranks hold one group.
+data-parallel ranks process at once are consecutive. If N divides the number of rows of one rank's microbatch, one
+forward has several groups. If N is a multiple of this number, N / microbatch_size neighbouring ranks hold one group.
 
 The engine does this, the first two lines once and the others in every step:
 

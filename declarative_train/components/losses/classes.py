@@ -322,7 +322,7 @@ class KlDiv(Loss):
 
 
 class InfoNce(Loss):
-    """Contrastive loss: the first view of each sample must be matched with its second view, among those of a group of
+    """Contrastive loss: given the first view of a sample, find its second view among the second views of a group of
     samples.
 
     `input` and `target` are (B, D), the two views of the same samples. The loss is the cross entropy over the

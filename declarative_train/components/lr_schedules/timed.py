@@ -16,8 +16,8 @@ from declarative_train.core.duration import Duration, parse_duration
 
 
 class Exponential(LrSchedule):
-    """Learning rate that falls exponentially after the warm-up: a little in every step, by the factor `gamma` in the
-    duration `every`.
+    """Learning rate that falls exponentially after the warm-up, a little in every step. In the duration `every` it
+    falls by the factor `gamma`.
     """
 
     type: Literal["exponential"] = "exponential"

@@ -139,9 +139,9 @@ class Counted(Metric, ABC):
 class PrecisionMetric(Counted):
     """Precision: of the items that are predicted as a class, the share that belongs to the class.
 
-    If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of K
-    labels), and the result is the precision of the positives. Otherwise the class dimension of the input has a score
-    for each class."""
+    If input and target have the same shape, the input has binary scores: one per element or, if it is (B, K), one for
+    each of K labels. The result is the precision of the positives. Otherwise the class dimension of the input has a
+    score for each class."""
 
     type: Literal["precision"] = "precision"
 
@@ -149,9 +149,9 @@ class PrecisionMetric(Counted):
 class Recall(Counted):
     """Recall: of the items that belong to a class, the share that is predicted as the class.
 
-    If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of K
-    labels), and the result is the recall of the positives. Otherwise the class dimension of the input has a score for
-    each class."""
+    If input and target have the same shape, the input has binary scores: one per element or, if it is (B, K), one for
+    each of K labels. The result is the recall of the positives. Otherwise the class dimension of the input has a score
+    for each class."""
 
     type: Literal["recall"] = "recall"
 
@@ -159,21 +159,21 @@ class Recall(Counted):
 class F1(Counted):
     """F1 score: the harmonic mean of precision and recall.
 
-    If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of K
-    labels), and the result is the F1 score of the positives. Otherwise the class dimension of the input has a score for
-    each class."""
+    If input and target have the same shape, the input has binary scores: one per element or, if it is (B, K), one for
+    each of K labels. The result is the F1 score of the positives. Otherwise the class dimension of the input has a
+    score for each class."""
 
     type: Literal["f1"] = "f1"
 
 
 class Iou(Counted):
-    """Intersection over union (IoU): the number of items that are predicted as a class and belong to it, divided by the
-    number of items that are predicted as the class or belong to it. With `average: macro` it is the mean IoU of
+    """Intersection over union (IoU): the number of items that are predicted as a class and belong to it, divided by
+    the number of items that are predicted as the class or belong to it. With `average: macro` it is the mean IoU of
     segmentation.
 
-    If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of K
-    labels), and the result is the IoU of the positives. Otherwise the class dimension of the input has a score for each
-    class."""
+    If input and target have the same shape, the input has binary scores: one per element or, if it is (B, K), one for
+    each of K labels. The result is the IoU of the positives. Otherwise the class dimension of the input has a score
+    for each class."""
 
     type: Literal["iou"] = "iou"
 
@@ -218,9 +218,9 @@ class Auroc(Ranked):
     """Area under the ROC curve: the share of all pairs of a positive and a negative item in which the positive item
     has the higher score.
 
-    If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of
-    K labels). Otherwise the class dimension of the input has logits, and each class is compared with all others. The
-    result is exact, because all scores are stored until the end of the evaluation."""
+    If input and target have the same shape, the input has binary scores: one per element or, if it is (B, K), one for
+    each of K labels. Otherwise the class dimension of the input has logits, and each class is compared with all
+    others. The result is exact, because all scores are stored until the end of the evaluation."""
 
     type: Literal["auroc"] = "auroc"
 
@@ -229,8 +229,8 @@ class AveragePrecision(Ranked):
     """Average precision: for each positive, the share of positives among the items that score at least as high; then
     the mean over the positives.
 
-    If input and target have the same shape, each element of the input is a binary score (with shape (B, K): of one of
-    K labels). Otherwise the class dimension of the input has logits, and each class is compared with all others. The
-    result is exact, because all scores are stored until the end of the evaluation."""
+    If input and target have the same shape, the input has binary scores: one per element or, if it is (B, K), one for
+    each of K labels. Otherwise the class dimension of the input has logits, and each class is compared with all
+    others. The result is exact, because all scores are stored until the end of the evaluation."""
 
     type: Literal["average_precision"] = "average_precision"

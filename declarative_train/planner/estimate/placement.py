@@ -79,7 +79,7 @@ class Placement:
         return self.shards.size > 1
 
     def of_experts(self, size: int) -> Placement:
-        """Return the placement of the parameters of experts, of which each of `size` ranks has others. So fewer
+        """Return the placement of the parameters of experts. Each of `size` ranks has different experts. So fewer
         devices have the same parameters: `shards` is smaller by the factor `size` or, without sharding, `replicas` is.
         """
         if self.sharding is not None:

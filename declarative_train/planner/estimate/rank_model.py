@@ -172,8 +172,8 @@ class _Divider:
         return {**component, "out_features": output.shape[-1] // size}
 
     def _sums_inside(self, path: str, vectors: int) -> Iterator[Sums]:
-        """Yield the communication of each divided submodule of a layer that is a whole model of a library. `vectors`:
-        number of vectors per sample that the layer reads."""
+        """Yield the communication of each divided submodule of a library model (a layer that is a whole model of a
+        library). `vectors`: number of vectors per sample that the layer reads."""
         for part, cut in self._cuts.parts[path].items():
             if cut.kind == "experts":
                 yield Sums(exchanges=(vectors * cut.sent,) * 2)

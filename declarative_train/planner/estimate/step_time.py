@@ -46,7 +46,7 @@ LOSS_CALLS, LOSS_PASSES = 10, 9  # of a loss over classes, forward and backward:
 class StepTime:
     """Seconds of one optimizer step on the slowest device, by part. `exposed_s`: communication during which nothing is
     computed. `bubble_s`: idle time in the pipeline. `waiting_s`: waiting for data. `transfers`: all communication,
-    with what overlaps with computing."""
+    including that which overlaps with computing."""
 
     compute_s: float
     exposed_s: float

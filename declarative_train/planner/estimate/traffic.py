@@ -221,9 +221,9 @@ def expert_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, 
 def _exchanges(
     what: str, elements: Sequence[int], group: DeviceGroup, model: ModelFacts, placement: Placement, machine: Machine
 ) -> list[Transfer]:
-    """Return one transfer for all exchanges in which each rank of a group sends rows to every other rank, as a list.
+    """Return a list with one transfer, for all exchanges in which each rank of a group sends rows to every other rank.
     The list is empty if the group has one rank. `what`: name of the transfer. `elements`: elements per sample of each
-    exchange, with those that a rank keeps."""
+    exchange, including those that a rank keeps."""
     if group.size < 2 or not elements:
         return []
     times = placement.rows * placement.num_microbatches

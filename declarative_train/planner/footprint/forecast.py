@@ -248,9 +248,9 @@ def _memory_trace(plan: Plan, rank: int, is_begun: bool) -> MemoryTrace:
 
 
 def _prepare(plan: Plan) -> tuple[Plan, bool]:
-    """Return the plan to trace, which has few ranks and few accumulation steps, and whether gradients exist when its
-    step begins. There are at most two accumulation steps. If all accumulation steps need the same memory, the plan has
-    one of them, at whose beginning gradients exist."""
+    """Return a smaller plan to trace, and whether gradients exist when its step begins. The smaller plan has few ranks
+    and at most two accumulation steps. If all accumulation steps need the same memory, it has one of them, and
+    gradients exist when this one begins."""
     batch, is_begun = plan.batch, False
     if plan.layout.pipeline is None:
         is_begun = batch.accumulation > 1 and _are_chunks_alike(plan.layout)

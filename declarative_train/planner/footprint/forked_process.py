@@ -37,8 +37,8 @@ def usable_cores() -> int:
 
 def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
     """Call functions at the same time, each in a child process, and return their results. Raises the first ChildError.
-    In a process that is itself such a child, the first function is called directly and only the others in new
-    children. The state that it leaves in torch does no harm there, because the child ends soon."""
+    In a process that is itself such a child, the first function runs directly, and only the others in new children. A
+    function leaves state in torch, but this does no harm in a child, which ends soon."""
     own = works[:1] if _is_child else []
     sys.stdout.flush()
     sys.stderr.flush()

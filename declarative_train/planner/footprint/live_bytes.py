@@ -163,7 +163,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stored.kind = GATHERED
 
     def _claim_buffers(self, tensors: Any) -> None:
-        """Set the class of the tensors that a collective reads and writes to GATHERED, except for tensors whose class
+        """Set the class GATHERED for the tensors that a collective reads or writes, except for those whose class
         `claim` has set."""
         for item in tensors_in(tensors):
             stored = self.add(item)

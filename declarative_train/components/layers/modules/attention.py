@@ -62,8 +62,8 @@ class Heads:
 
     @property
     def needs_weights(self) -> bool:
-        """True if all attention weights must be held in memory. An option (`softcap`, `sinks`) that no fused kernel of
-        torch has is the reason.
+        """True if `softcap` or `sinks` is set. No fused kernel of torch has these options, so all attention weights
+        are held in memory.
         """
         return self.softcap is not None or self.sinks
 
@@ -141,8 +141,8 @@ class SelfAttentionModule(nn.Module):
         if places is None:
             length, places = context.whole_length(x), context.places(x.shape[1], x.device)[None]
         q_BHTK, k_BGTK, v_BGTK = self.project(x, positions=places, length=length)
-        seen = None if mask is None else context.gather_words(mask)
-        parts = None if segments is None else context.gather_words(segments)
+        seen = None if mask is None else context.gather_values(mask)
+        parts = None if segments is None else context.gather_values(segments)
         if context.in_ring and not dropout:
             heads = self.heads
             scale = heads.head_width**-0.5 if heads.scale is None else heads.scale

@@ -1,5 +1,5 @@
-"""Batch normalisation over groups of samples (`over:`). The groups are the same for any division of the
-batch over ranks.
+"""Batch normalisation over groups of samples, whose size is the key `over` of the recipe. The groups are the same for
+any division of the batch over ranks.
 """
 
 from __future__ import annotations

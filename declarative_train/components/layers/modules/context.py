@@ -50,7 +50,7 @@ class ContextRanks:
         return self._peers.exchange(x, sent, received)
 
     def places(self, num_own: int, device: torch.device) -> Tensor:
-        """Return the positions (T / N,) in the sequence that this rank has. `num_own`: their number."""
+        """Return the positions (T / N,) of the sequence that this rank has. `num_own`: their number."""
         chunk = num_own // 2
         return torch.cat([torch.arange(first, first + chunk, device=device) for first in self.firsts(chunk)])
 
@@ -71,8 +71,8 @@ class ContextRanks:
         """
         return exchange(x, self._peers.sum, self._peers.sum)
 
-    def gather_words(self, x: Tensor) -> Tensor:
-        """Return all positions (B, T, ...), given this rank's part `x` (B, T / N, ...), of integers or booleans. Not
+    def gather_values(self, x: Tensor) -> Tensor:
+        """Return all positions (B, T, ...) of integers or booleans, given this rank's part `x` (B, T / N, ...). Not
         differentiable.
         """
         return self._gather(x.to(torch.uint8)).bool() if x.dtype == torch.bool else self._gather(x)

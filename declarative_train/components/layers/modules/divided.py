@@ -70,7 +70,7 @@ class TensorRanks:
         return exchange(x, lambda part: self._peers.gather(part.contiguous()), lambda whole: self._own(whole, -1))
 
     def split(self, x: Tensor) -> Tensor:
-        """Return this rank's part of the features of `x` (..., F), which is equal on all ranks. In the backward, the
+        """Return this rank's part of the features of `x` (..., F). `x` is equal on all ranks. In the backward, the
         gradients of all parts are gathered.
         """
         return exchange(x, lambda whole: self._own(whole, -1), lambda part: self._peers.gather(part.contiguous()))
@@ -90,7 +90,7 @@ class TensorRanks:
         return exchange(x, self._peers.gather_tokens, lambda whole: self._own(whole, 1))
 
     def own_tokens(self, x: Tensor) -> Tensor:
-        """Return this rank's tokens of `x` (B, T, ...), which is equal on all ranks. In the backward, the gradients of
+        """Return this rank's tokens of `x` (B, T, ...). `x` is equal on all ranks. In the backward, the gradients of
         all tokens are gathered.
         """
         return exchange(x, lambda whole: self._own(whole, 1), self._peers.gather_tokens)

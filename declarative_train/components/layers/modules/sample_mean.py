@@ -1,4 +1,6 @@
-"""Mean over groups of samples (`over:`). The groups are the same for any division of the batch over ranks."""
+"""Mean over groups of samples, whose size is the key `over` of the recipe. The groups are the same for any division of
+the batch over ranks.
+"""
 
 from __future__ import annotations
 

@@ -134,8 +134,8 @@ def as_rows(x: Tensor) -> Tensor:
 
 
 def restore_dims(y: Tensor, x: Tensor) -> Tensor:
-    """Return `y` (N, ...), whose rows are those of `as_rows(x)`, with the leading dimensions of `x` (B, ..., T, D)
-    restored.
+    """Return `y` (N, ...), which has a row for each sequence of `x`, reshaped to the leading dimensions of `x` (B,
+    ..., T, D).
     """
     return y if x.dim() == 3 else y.reshape(*x.shape[:-2], *y.shape[1:])
 

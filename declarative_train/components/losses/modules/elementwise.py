@@ -27,8 +27,8 @@ def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype
 
 def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items_per_row: int) -> Tensor:
     """Return the sum of the weights of all items, a float64 scalar. It is on the device of the mask or of the row
-    weights; on the CPU if both are None. `rows`: number of rows; `items_per_row`: number of items of a row. The mask
-    replaces both if there is one.
+    weights; on the CPU if both are None. `rows`, `items_per_row`: numbers of rows, and of items in a row; not used
+    with a mask.
     """
     if mask is not None:
         weight = mask.to(torch.float64)

@@ -165,8 +165,8 @@ def auroc(yes: Tensor, no: Tensor) -> Tensor:
 
 
 def average_precision(yes: Tensor, no: Tensor) -> Tensor:
-    """Return the average precision: the mean of a share that is computed for each positive. It is the share of
-    positives among the items that score at least as high. `yes`, `no`: numbers of positives and of negatives at each
+    """Return the average precision. For each positive, take the share of positives among the items that score at least
+    as high; the result is the mean of these shares. `yes`, `no`: numbers of positives and of negatives at each
     distinct score, by ascending score."""
     found, all_found = yes.flip(0).cumsum(0), (yes + no).flip(0).cumsum(0)
     return (yes.flip(0) * found / all_found).sum() / yes.sum()
