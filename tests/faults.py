@@ -327,7 +327,7 @@ FAULTS = (
     Fault(
         "number that is given twice",
         strike(start_again_elsewhere),
-        "node 1 has another process, on box2",
+        "another process is node 1, on box2",
         (3, 3, 3),
         culprit=NUMBER,
     ),

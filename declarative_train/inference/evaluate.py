@@ -163,7 +163,7 @@ def _evaluate_share(
     where = device_for(trained, device, ranks.rank)
     if data is not None:
         if max_samples is not None:
-            raise UsageError("--max is for sets of the run: new rows are read as a stream; help: fewer rows")
+            raise UsageError("--max is only for sets of the run, not for --data; help: use a file with fewer rows")
         name, title = DATA, data if isinstance(data, str) else data[0]
         made = _windows(trained, data, size) if plan.data.window is not None else _rows(trained, data, size)
     else:

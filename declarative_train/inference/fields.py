@@ -254,7 +254,7 @@ def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarra
     try:
         return to_numpy(column, values, chunk.title)
     except SourceError as error:
-        raise InputError(f"{error}; these begin with {chunk.place(0)}") from None
+        raise InputError(f"{error}; the value is in the rows from {chunk.place(0)} on") from None
 
 
 def _numbers(name: str, values: Any, chunk: InputChunk, decimal: str) -> Any:
@@ -275,7 +275,7 @@ def _numbers(name: str, values: Any, chunk: InputChunk, decimal: str) -> Any:
     for row, value in enumerate(values.to_pylist()):
         if value is not None and not _is_number(value):
             raise InputError(f"{chunk.place(row)}: `{name}` is `{value:.40}`, but the model needs a number")
-    raise InputError(f"{chunk.place(0)} on: `{name}` mixes numbers and truth values")
+    raise InputError(f"from {chunk.place(0)} on: `{name}` has both numbers and truth values")
 
 
 def _is_number(text: str) -> bool:

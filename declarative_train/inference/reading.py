@@ -145,8 +145,8 @@ def kind_of_file(file: str, source: Mapping[str, object]) -> str:
     own = str(source.get("type"))
     if own in endings().values() and DATASETS[own].files_column is None and ending not in _NEVER:
         return own
-    raise UsageError(f"the name of {format_path(file)} does not tell its format; help: let it end in .csv, .jsonl, "
-                     ".parquet, .db, .npy, .npz or as images do")  # fmt: skip
+    raise UsageError(f"the name of {format_path(file)} does not show its format; help: let it end in .csv, .jsonl, "
+                     ".parquet, .db, .npy, .npz, or like an image")  # fmt: skip
 
 
 def spool_stdin() -> str:

@@ -93,7 +93,8 @@ def _chunk(piece: Piece, columns: Mapping[str, Any], title: str, row: int) -> In
     found = len(next(iter(columns.values()))) if columns else piece.num_rows
     if found != piece.num_rows:
         raise InputError(
-            f"{title} from row {row + 1:,} on: {piece.num_rows:,} lines are {found:,} rows; help: write a row per line"
+            f"{title} from row {row + 1:,} on: {piece.num_rows:,} lines are {found:,} rows; help: write "
+            "each row on one line"
         )
     return InputChunk(title, piece.start, piece.num_rows, columns, make_row_namer(title, row))
 

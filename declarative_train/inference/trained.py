@@ -277,7 +277,7 @@ def open_trained(
     is_best = bool(entry.manifest.get("is_best"))
     if weights == "ema" and plan.training.ema_decay is None:
         raise UsageError(
-            f"{format_path(text)} kept no moving average; help: --weights trained, or train with training.ema"
+            f"{format_path(text)} has no moving average; help: --weights trained, or train with training.ema"
         )
     used = weights or ("trained" if plan.evaluation is None else plan.evaluation.weights)
     return Trained(entry.path, plan, entry.step, is_best, values, tuple(passed_over), used, plugins)
@@ -312,7 +312,7 @@ def _plan_of(entry: CheckpointEntry) -> Plan:
 
     fs, inner = url_to_fs(entry.path)
     record = entry.manifest["files"].get(PLAN)
-    reason = "it holds no plan"
+    reason = "it has no plan"
     if record is not None:
         try:
             content: bytes = fs.cat_file(f"{inner}/{PLAN}")

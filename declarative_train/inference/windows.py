@@ -43,7 +43,7 @@ def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | No
     files = files_of(paths)
     kind = own if own == "text" else kind_of_file(files[0], source)
     if DATASETS[kind].files_column is not None:
-        raise UsageError(f"the windows of this run are of {own} rows, and {format_path(files[0])} is a picture")
+        raise UsageError(f"the windows of this run are of {own} rows, but {format_path(files[0])} is an image")
     settings: Mapping[str, object] = source if kind == own else {"type": kind}
     try:
         table = DATASETS.read({**settings, "path": list(files)}).open()

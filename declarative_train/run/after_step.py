@@ -115,7 +115,7 @@ class AfterStep:
         left_out, self._num_left_out = self._num_left_out, 0
         if left_out > 1:
             number = format_count(left_out, "checkpoint")
-            what = f"{number} were left out while that of step {under_way.step} was being written"
+            what = f"{number} were not saved while that of step {under_way.step} was being written"
             yield Notice(what, time.time(), is_warning=True)
         try:
             self._checkpoints.wait()
@@ -136,16 +136,16 @@ class AfterStep:
         best = self._state.best_step
         if best is None:
             names = ", ".join(sets)
-            yield Notice(f"{names}: on the last weights, since checkpoint.best is not set", time.time())
+            yield Notice(f"{names}: evaluated with the last weights, because checkpoint.best is not set", time.time())
         elif best != self._state.step:
             try:
                 self._checkpoints.load_model(self._checkpoints.at(best))
             except CheckpointFailure as failure:
                 best = None
-                why = f"{', '.join(sets)}: on the last weights, since the best ones cannot be read: {failure}"
-                yield Notice(why, time.time(), is_warning=True)
+                why = f"evaluated with the last weights, because the best ones cannot be read: {failure}"
+                yield Notice(f"{', '.join(sets)}: {why}", time.time(), is_warning=True)
             else:
-                yield Notice(f"{', '.join(sets)}: on the best weights, those of step {best}", time.time())
+                yield Notice(f"{', '.join(sets)}: evaluated with the best weights, those of step {best}", time.time())
         for name in sets:
             yield from self.evaluate_set(name, weights_step=best)
 

@@ -108,7 +108,7 @@ class Agent:
         for."""
         number, do = self._order.number, self._order.do
         has_place = self.status.agent in self._order.agents
-        reason = "the ranks of other nodes" if has_place else "a place, as a spare node"
+        reason = "the ranks of other nodes" if has_place else "a place of another node: this node is a spare one"
         with report_wait(lambda: self._order.awaited if self._order.do == "wait" else reason):
             while True:
                 time.sleep(LOOK_S)

@@ -138,8 +138,8 @@ class Coordinator:
         if before is not None and not before.status.has_left:
             loser, winner = (status, before.status) if status.node == 0 else (before.status, status)
             self._refused[loser.agent] = (
-                f"the place of node {status.node} has another process, on {winner.host}; help: number the nodes from "
-                "0, and start each once"
+                f"another process is node {status.node}, on {winner.host}; help: number the nodes from 0, and start "
+                "each once"
             )
             self._send(self._order)
             if loser is status:
@@ -299,7 +299,7 @@ class Coordinator:
     def _order_save(self) -> None:
         """Order the ranks to save a checkpoint and end the round, so that the next round can use more nodes."""
         if self._order.do == "run":
-            say(["dtrain: another node is there: the run continues with it after a checkpoint"])
+            say(["dtrain: another node has joined: the run continues with it after a checkpoint"])
             self._send(replace(self._order, do="save"))
 
     @property

@@ -66,7 +66,7 @@ class FirstSteps:
         found = []
         if self._zero:
             found.append(f"no gradient reached {list_quoted(self._zero)} in the first {NUM_STEPS} steps: a function "
-                         "before the loss is flat there, or its result is not used")  # fmt: skip
+                         "between them and the loss is flat, or the result of their layer is not used")  # fmt: skip
         elif num_sampled and not num_changed:
             found.append(f"no parameter has changed in step {step}: updates are smaller than rounding (look at the lr, "
                          "clip_grad_norm and the scale of the loss)")  # fmt: skip

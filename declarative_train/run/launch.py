@@ -111,8 +111,8 @@ def check_seat(plan: Plan, seat: Seat | None) -> None:
     """Raise RunFailure if the plan is for several machines and this process does not know its number among them."""
     if plan.layout.num_nodes > 1 and seat is None:
         raise RunFailure(
-            f"the plan is for {plan.layout.num_nodes} machines; help: start it on each, with its number from 0 as NODE "
-            "and the address of number 0 as HEAD: dtrain run RECIPE --node $NODE --head $HEAD"
+            f"the plan is for {plan.layout.num_nodes} machines; help: start it on each, with the machine's number "
+            "(from 0) as NODE and the address of machine 0 as HEAD: dtrain run RECIPE --node $NODE --head $HEAD"
         )
 
 

@@ -159,7 +159,7 @@ def comparable_estimate(plan: Plan, device: torch.device) -> tuple[dict[str, flo
     found = hardware_of_device(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     here = device.type if found is None else found.name
     if here != estimate.hardware and (found is not None or "cpu" in (here, estimate.hardware)):
-        return {}, f"the plan's estimates are of {estimate.hardware}, but this run is on {here}: they are not compared"
+        return {}, f"the plan's estimates are for {estimate.hardware}, but this run is on {here}: they are not compared"
     values = {"step_ms": estimate.step_s * 1e3, "memory_gib": estimate.memory_bytes / 2**30, "mfu": estimate.mfu}
     return {name: value for name, value in values.items() if value is not None}, None
 

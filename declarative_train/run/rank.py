@@ -141,7 +141,7 @@ def _train(
     try:
         for event in events:
             if isinstance(event, RunEnded) and (found := read_skipped(str(skipped))):
-                sinks.write(Notice(f"{in_words(found)}; {skipped} has all", time.time(), is_warning=True))
+                sinks.write(Notice(f"{in_words(found)}; {skipped} lists all of them", time.time(), is_warning=True))
             sinks.write(event)
     finally:
         checkpoints.settle()

@@ -29,7 +29,7 @@ class Stragglers:
             ratio = FAST_AGAIN if rank in self.slow else SLOW
             is_slow = work_s[rank] > ratio * others_s and work_s[rank] - others_s > LEAST_EXCESS_S
             if is_slow and rank not in self.slow:
-                how = f"it works {work_s[rank]:.2g} s of each step, they {others_s:.2g} s"
+                how = f"its own work takes {work_s[rank]:.2g} s of each step, that of the others {others_s:.2g} s"
                 said.append(f"{name} is slower than the others: {how}")
             elif not is_slow and rank in self.slow:
                 said.append(f"{name} is no longer slower than the others")

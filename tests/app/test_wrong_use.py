@@ -46,8 +46,8 @@ compare RUN STEP                            2  it is a checkpoint; give its run
 compare RUN recipe.yaml                     2  there is no run `recipe.yaml`
 predict recipe.yaml t.csv                   2  recipe.yaml is a file, and a run is a folder
 predict t.csv RUN                           2  t.csv is a file, and a run is a folder
-predict RUN recipe.yaml                     2  the name of recipe.yaml does not tell its format
-predict RUN plan.json                       2  the name of plan.json does not tell its format
+predict RUN recipe.yaml                     2  the name of recipe.yaml does not show its format
+predict RUN plan.json                       2  the name of plan.json does not show its format
 predict RUN folder                          2  folder is a folder without pictures
 predict RUN t.csv                           1  t.csv lacks 4 columns
 predict RUN t.csv --ranks 0                 2  0 is not a whole number of 1 or more
@@ -58,7 +58,7 @@ evaluate plan.json                          2  plan.json is a file, and a run is
 evaluate RUN t.csv                          2  pass new rows with an option: `--data t.csv`
 evaluate RUN --set tset                     2  has no set `tset`
 evaluate RUN --max some                     2  some is not a whole number of 0 or more
-evaluate RUN --data recipe.yaml             2  the name of recipe.yaml does not tell its format
+evaluate RUN --data recipe.yaml             2  the name of recipe.yaml does not show its format
 export recipe.yaml --to onnx                2  recipe.yaml is a file, and a run is a folder
 export RUN --to pickle                      2  invalid choice: 'pickle'
 export RUN --to safetensors -o t.csv        2  t.csv is a file

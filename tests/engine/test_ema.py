@@ -154,7 +154,7 @@ def test_a_run_goes_on(tmp_path: Path, before: str, after: str) -> None:
 def test_what_has_none_has_none_to_give(tmp_path: Path) -> None:
     write_data(tmp_path)
     done = go(tmp_path, DEEP, max_steps=1)
-    with pytest.raises(UsageError, match="kept no moving average"):
+    with pytest.raises(UsageError, match="has no moving average"):
         open_trained(done.run_dir, weights="ema")
 
 

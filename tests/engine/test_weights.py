@@ -221,7 +221,7 @@ def test_a_missing_file_and_an_empty_folder(tmp_path: Path) -> None:
     for name in ("gone.pt", "gone.safetensors"):
         with pytest.raises(RunFailure, match="there is no file"):
             load_weights(model(), [WeightsPlan("", str(tmp_path / name), {})])
-    with pytest.raises(RunFailure, match="holds no weights"):
+    with pytest.raises(RunFailure, match="has no weights"):
         resolve_weights([WeightsPlan("", str(tmp_path), {})], damage)
 
 

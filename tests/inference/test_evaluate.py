@@ -148,7 +148,7 @@ def test_a_set_is_looked_at_whole_unless_asked_otherwise(tmp_path: Path) -> None
     same = evaluate(model, max_samples=11)
     assert (same.num_samples, same.notices) == (11, ())
     assert same.values == pytest.approx(logged(run, model.step), abs=1e-6)
-    with pytest.raises(UsageError, match="--max is for sets"):
+    with pytest.raises(UsageError, match="--max is only for sets"):
         evaluate(model, data=str(tmp_path / "wine.csv"), max_samples=3)
 
 

@@ -199,7 +199,7 @@ def test_what_cannot_be_is_said(load: Path, tmp_path: Path, capsys: pytest.Captu
         capsys, 2, load, write_csv(tmp_path / "x.csv", COLUMNS, load_rows(9)), "--keep", "x"
     )
     (tmp_path / "a.png").write_bytes(b"")
-    assert "the windows of this run are of csv rows, and" in refused(capsys, 2, load, tmp_path / "a.png")
+    assert "the windows of this run are of csv rows, but" in refused(capsys, 2, load, tmp_path / "a.png")
     empty = write_csv(tmp_path / "empty.csv", COLUMNS, [])
     assert main(["predict", str(load), str(empty)]) == 0
     assert capsys.readouterr().out == "future_0,future_1\n"

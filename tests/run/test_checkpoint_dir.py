@@ -90,7 +90,8 @@ def test_after_a_machine_is_lost_another_goes_on_in_a_folder_of_its_own(director
     assert steps_in(old.rpartition("/")[0]) == [3, 2]
     (said,) = [text for text in notices(again) if text.startswith("continuing from")]
     assert said == (
-        f"continuing from {old} in a new folder, {again.run_dir}, as that is not in a run's folder on this machine"
+        f"continuing from {old} in a new folder, {again.run_dir}, because the checkpoint is not "
+        "in a run's folder on this machine"
     )
 
 

@@ -168,7 +168,7 @@ def test_named_sets_and_test_once_on_the_best_weights(directory: Path) -> None:
     others = [event.values["other/loss"] for event in evaluations if event.set == "other"]
     best = [event.step for event in evaluations if event.set == "other"][others.index(max(others))]
     assert best == evaluations[0].step
-    assert any(f"on the best weights, those of step {best}" in event.message for event in sink.of(Notice))
+    assert any(f"evaluated with the best weights, those of step {best}" in event.message for event in sink.of(Notice))
     ended = sink.of(RunEnded)[0]
     assert ended.values["best/other/loss"] == max(others)
     assert (ended.value_steps["best/other/loss"], ended.value_steps["test/loss"]) == (best, best)
@@ -180,7 +180,7 @@ def test_named_sets_and_test_once_on_the_best_weights(directory: Path) -> None:
 def test_test_on_the_last_weights_is_said(directory: Path) -> None:
     changes = {"data": {"split": {"validation": 0.2, "test": 0.1}}, "checkpoint": {"best": None}}
     sink, _ = go(directory, changes)
-    assert any("on the last weights" in event.message for event in sink.of(Notice))
+    assert any("evaluated with the last weights" in event.message for event in sink.of(Notice))
     assert sink.of(EvaluationDone)[-1].set == "test"
 
 

@@ -167,7 +167,7 @@ def test_a_number_that_is_given_twice_is_refused(directory: Path, nodes: list[Ma
     refused = [process for process in (second, again) if wait_for_one((second, again)) is process]
     code, _, errors = finish(refused[0])
     assert code == 3
-    assert re.search(r"dtrain: node 1: the place of node 1 has another process, on box[01]; help: number the", errors)
+    assert re.search(r"dtrain: node 1: another process is node 1, on box[01]; help: number the", errors)
     first.send_signal(signal.SIGTERM)
     others = [each for each in (first, second, again) if each is not refused[0]]
     assert [finish(each)[0] for each in others] == [143, 143]
@@ -294,7 +294,7 @@ def test_a_range_of_nodes_shrinks_and_grows(directory: Path) -> None:
     assert len(list((directory / "runs" / "made").iterdir())) == 1
     first = [each.first_step for each in sessions(directory)]
     assert first[0] < first[1] < first[2]
-    assert "another node is there: the run continues with it after a checkpoint" in said[0][2]
+    assert "another node has joined: the run continues with it after a checkpoint" in said[0][2]
 
 
 @pytest.mark.long
@@ -340,7 +340,9 @@ def test_a_spare_node_takes_the_place_of_a_lost_one(directory: Path) -> None:
         started = [agent(made[number], number, path, head) for number in (0, 1)]
         wait_until(lambda: num_saved(directory) > 0)
         started.append(agent(made[2], 2, path, head))
-        wait_until(lambda: "waiting for a place, as a spare node (10 s)" in started[2].errors())
+        wait_until(
+            lambda: "waiting for a place of another node: this node is a spare one (10 s)" in started[2].errors()
+        )
         for pid in reversed(family(started[1].pid)):
             os.kill(pid, signal.SIGKILL)
         finish(started.pop(1))

@@ -249,7 +249,7 @@ def test_where_all_are_damaged_each_is_named(directory: Path, capsys: pytest.Cap
     assert run(plan, resume=str(root / "step_00000003"), quiet=True) == 3
     assert capsys.readouterr().err == (
         f"dtrain: the checkpoint {root}/step_00000003 is damaged: the checksum of .metadata does not match; help: "
-        f"{root}/step_00000002 and {root}/step_00000001 are whole\n"
+        f"{root}/step_00000002 and {root}/step_00000001 are undamaged\n"
     )
     flip(root / "step_00000001" / "manifest.json")
     (root / "step_00000002" / "__0_0.distcp").unlink()
@@ -293,8 +293,8 @@ def test_the_best_weights_are_damaged_by_the_end(directory: Path) -> None:
     run_dir, events = runs.newest(directory)
     (warning,) = [event.message for event in events if isinstance(event, Notice) and event.is_warning]
     assert warning == (
-        f"test: on the last weights, since the best ones cannot be read: the checkpoint {run_dir}/checkpoints/"
-        "step_00000005 is damaged: the checksum of __0_0.distcp does not match"
+        f"test: evaluated with the last weights, because the best ones cannot be read: the checkpoint "
+        f"{run_dir}/checkpoints/step_00000005 is damaged: the checksum of __0_0.distcp does not match"
     )
     (ended,) = [event for event in events if isinstance(event, RunEnded)]
     assert (ended.status, ended.value_steps["test/loss"]) == ("finished", ended.step)
@@ -329,8 +329,8 @@ def test_an_older_checkpoint_begins_another_run(directory: Path) -> None:
     assert second.of(RunStarted)[0].first_step == 7
     (note,) = [event.message for event in second.of(Notice)]
     assert note == (
-        f"continuing from {first.run_dir}/checkpoints/step_00000007 in a new folder, {second.run_dir}, as that run has "
-        "continued to step 14"
+        f"continuing from {first.run_dir}/checkpoints/step_00000007 in a new folder, "
+        f"{second.run_dir}, because the checkpoint's run has continued to step 14"
     )
     assert_same_tensors(last_tensors(first.run_dir), last_tensors(second.run_dir))
 

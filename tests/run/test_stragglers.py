@@ -33,7 +33,8 @@ def test_a_slow_rank_is_named_once_and_when_it_has_caught_up() -> None:
     stragglers = Stragglers()
     slow = {0: pace(0, 0.5), 1: pace(1, 0.9), 2: pace(2, 0.5)}
     (said,) = stragglers.find_changes(slow, NODES)
-    assert said == "rank 1 (node 1 (b)) is slower than the others: it works 0.9 s of each step, they 0.5 s"
+    how = "its own work takes 0.9 s of each step, that of the others 0.5 s"
+    assert said == f"rank 1 (node 1 (b)) is slower than the others: {how}"
     assert stragglers.find_changes(slow, NODES) == []
     (said,) = stragglers.find_changes(slow | {1: pace(1, 0.9, 0.5)}, NODES)
     assert said == "rank 1 (node 1 (b)) is no longer slower than the others"
@@ -69,4 +70,4 @@ def test_a_rank_that_is_slow_for_a_while_is_reported_by_the_run(
     done = runs.go(tmp_path, DEEP, WAYS["ddp 2"], steps, {"evaluation": None, "checkpoint": None})
     assert done.code == 0
     assert not is_slow.exists()
-    assert "dtrain: warning: rank 1 is slower than the others: it works 0." in capsys.readouterr().err
+    assert "dtrain: warning: rank 1 is slower than the others: its own work takes 0." in capsys.readouterr().err

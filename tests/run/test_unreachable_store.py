@@ -265,7 +265,7 @@ def test_checkpoints_that_are_left_out_are_two_warnings(
         if re.fullmatch(r"no checkpoint of step \d+: that of step \d+ is still being written", text)
     ]
     totals = [
-        re.fullmatch(r"(\d+) checkpoints were left out while that of step \d+ was being written", text)
+        re.fullmatch(r"(\d+) checkpoints were not saved while that of step \d+ was being written", text)
         for text in reported
     ]
     numbers = [int(found[1]) for found in totals if found]

@@ -72,7 +72,7 @@ def test_a_prediction_is_compared_only_on_the_hardware_that_it_is_of(monkeypatch
     for device, here in ((CUDA, "l4"), (torch.device("cpu"), "cpu")):
         values, notice = comparable_estimate(plan, device)
         assert not values
-        assert notice == f"the plan's estimates are of h100-sxm, but this run is on {here}: they are not compared"
+        assert notice == f"the plan's estimates are for h100-sxm, but this run is on {here}: they are not compared"
 
 
 def test_devices_have_one_name_each_and_figures_that_make_sense() -> None:

@@ -231,6 +231,7 @@ def reject_groups_across(model: nn.Module, microbatch_size: int) -> None:
     for name, part in model.named_modules():
         if isinstance(part, MixesSamples) and part.over is not None and part.over > microbatch_size:
             raise RunFailure(
-                f"`{name}`: over {part.over} samples, but a replica has {microbatch_size} of them at a time, and in dp "
-                f"each replica runs on its own; help: set over to a divisor of {microbatch_size}, or parallelism: ddp"
+                f"`{name}`: over is {part.over} samples, but with parallelism: dp each replica computes "
+                f"{microbatch_size} samples on its own; help: set over to a divisor of "
+                f"{microbatch_size}, or parallelism: ddp"
             )

@@ -78,7 +78,7 @@ def resolve_weights(plans: Iterable[WeightsPlan], look: DamageCheck) -> tuple[tu
             raise RunFailure(f"model.weights: {failure}") from None
         except NoCheckpoint:
             raise RunFailure(
-                f"model.weights: {plan.path} holds no weights; help: give a .safetensors or .pt file, or a run's folder"
+                f"model.weights: {plan.path} has no weights; help: give a .safetensors or .pt file, or a run's folder"
             ) from None
         resolved.append(replace(plan, path=entry.path))
         passed_over += [f"model.weights: {reason}" for reason in reasons]

@@ -50,7 +50,7 @@ def sink_problems(chosen: Chosen) -> Iterator[str]:
         from declarative_train.run.sinks.wandb_run import has_key
 
         if not has_key():
-            yield "logging.sinks.wandb has no key; help: `wandb login`, WANDB_API_KEY, or `mode: offline`"
+            yield "logging.sinks.wandb needs an API key; help: `wandb login`, WANDB_API_KEY, or `mode: offline`"
 
 
 def _class(address: str) -> type[Sink]:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan, WeightsPlan
 
 TIME = "%Y%m%d-%H%M%S"
+_NO_RUN_HERE = "the checkpoint is not in a run's folder on this machine"
 MOST_CHANGES = 5  # changes of a recipe since a checkpoint that a message names
 
 
@@ -115,7 +116,7 @@ def open_place(
             if plan.logging.checkpoints is not None:
                 elsewhere = claim(plan.logging.checkpoints, plan.name, run_dir)
             if found.entry is not None:
-                notices[0] = f"continuing from {found.entry.path} in a new folder, {run_dir}, as {found.why}"
+                notices[0] = f"continuing from {found.entry.path} in a new folder, {run_dir}, because {found.why}"
         else:
             elsewhere = external_root(run_dir)
             notices += dir_notices(plan.logging.checkpoints, run_dir)
@@ -360,7 +361,7 @@ def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | N
         return None
     if run is not None:
         return ResumePoint(entry, Path(run), passed_over=tuple(reasons))
-    return ResumePoint(entry, None, "that is not in a run's folder on this machine", passed_over=tuple(reasons))
+    return ResumePoint(entry, None, _NO_RUN_HERE, passed_over=tuple(reasons))
 
 
 def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
@@ -375,19 +376,15 @@ def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoi
         reason = str(failure)
     if reason is not None:
         others = [other.path for other in store.entries()[0] if other.path != path and look(other) is None]
-        hint = f"; help: {_join_names(others)} {'is' if len(others) == 1 else 'are'} whole" if others else ""
+        hint = f"; help: {_join_names(others)} {'is' if len(others) == 1 else 'are'} undamaged" if others else ""
         raise CheckpointFailure(f"{reason}{hint}")
     run = owner_of(root)
     newest = store.entries()[0][0].step
     if run is not None and newest == entry.step:
         lock.take(Path(run))
         return ResumePoint(entry, Path(run))
-    why = (
-        f"that run has continued to step {newest}"
-        if newest > entry.step
-        else "that is not in a run's folder on this machine"
-    )
-    return ResumePoint(entry, None, why)
+    continued = f"the checkpoint's run has continued to step {newest}"
+    return ResumePoint(entry, None, continued if newest > entry.step else _NO_RUN_HERE)
 
 
 def _find_external(plan: Plan, look: DamageCheck) -> ResumePoint | None:
@@ -399,8 +396,7 @@ def _find_external(plan: Plan, look: DamageCheck) -> ResumePoint | None:
     entry, reasons = newest_below(plan.logging.checkpoints, plan.name, look)
     if entry is None and reasons:
         raise NoWholeCheckpoint(format_path(plan.logging.checkpoints), reasons)
-    why = "that is not in a run's folder on this machine"
-    return None if entry is None else ResumePoint(entry, None, why, passed_over=tuple(reasons))
+    return None if entry is None else ResumePoint(entry, None, _NO_RUN_HERE, passed_over=tuple(reasons))
 
 
 def _join_names(names: list[str]) -> str:
