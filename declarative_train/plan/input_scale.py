@@ -140,7 +140,7 @@ def _check_field(
     values = rows.first(field.name, _ROWS)
     if values is None or not len(values) or values.dtype == bool:
         return
-    yield from _check_magnitudes(field, place, layers[0].path, np.asarray(values, np.float64))
+    yield from _check_magnitudes(field, place, layers[0].path, values)
     if data.window is None and shape == (len(field.columns),) and len(field.columns) > 1:
         columns = _as_in_the_file(field, np.asarray(values, np.float64))
         numbers = [name for name, each in zip(field.columns, columns.T, strict=True) if _is_row_index(name, each)]
@@ -215,13 +215,14 @@ def _check_magnitudes(field: FieldSpec, place: Span, layer: str, values: np.ndar
         large = int(np.argmax(sizes))
         names = (field.columns[small], field.columns[large])
         yield columns_of_other_magnitude(place, field.name, names, (sizes[small], sizes[large]))
-    elif _root_mean_square(values.reshape(-1, 1))[0] >= _LARGE:
+    elif _root_mean_square(sizes[:, None])[0] >= _LARGE:
         is_image = 100 < greatest <= 255 and least >= 0 and bool((values == np.floor(values)).all()) and len(shape) > 0
         yield unscaled_input(place, field.name, layer, (float(least), float(greatest)), is_image=is_image)
 
 
 def _root_mean_square(columns: np.ndarray) -> np.ndarray:
-    return np.asarray(np.sqrt(np.mean(np.square(columns), axis=0)))
+    """Return the root mean square of each column, without a copy of the values in float64."""
+    return np.asarray(np.sqrt(np.einsum("ij,ij->j", columns, columns, dtype=np.float64) / len(columns)))
 
 
 def _as_in_the_file(field: FieldSpec, values: np.ndarray) -> np.ndarray:
@@ -264,7 +265,7 @@ def _check_targets(
                     yield target_out_of_reach(place, term.input, function, field.name, share)
             if not _is_from_layer(scope, made):
                 continue
-            size = float(_root_mean_square(np.asarray(values, np.float64).reshape(-1, 1))[0])
+            size = float(_root_mean_square(values.reshape(-1, 1))[0])
             if size >= _LARGE_TARGETS:
                 place = recipe.span(f"data.fields.{field.name}.{_key(field)}")
                 yield large_targets(place, field.name, name, size)
