@@ -151,8 +151,8 @@ def _reason(path: Path, error: OSError) -> str:
 def _save_plan(plan: Plan, run_dir: Path) -> None:
     """Write the plan to the run's folder. The plan of an earlier session, if it differs, is renamed to
     `plan.<n>.json`."""
-    path, text = run_dir / PLAN, to_saved_json(plan)
-    if path.exists() and path.read_text(encoding="utf-8") != text:
+    path = run_dir / PLAN
+    if path.exists() and path.read_text(encoding="utf-8") != to_saved_json(plan):
         number = 1
         while (older := path.with_name(f"plan.{number}.json")).exists():
             number += 1
