@@ -1,4 +1,4 @@
-"""What a start does not do: import what the command does not need, look for garbage, tidy up at the end."""
+"""What a start does not do: import what the command does not need, look for garbage that is not there, tidy up."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from declarative_train.__main__ import main
 from declarative_train.components.component import Component
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.layers import LAYERS
+from declarative_train.planner.footprint.forked_process import in_children
+from declarative_train.run.launch import launch
+from declarative_train.run.rank_job import RankJob
+from tests.engine.made_recipes import DIGITS, compiled, merged, write_data
 
 RECIPE = """\
 data:
@@ -100,6 +104,21 @@ def test_a_process_ends_with_the_code_and_all_that_it_said(recipe: str, words: l
 def test_the_garbage_of_a_caller_is_collected_again(recipe: str, words: list[str]) -> None:
     main([word.format(recipe) for word in words])
     assert gc.isenabled()
+
+
+def test_forked_processes_do_not_collect_the_objects_of_their_parent(tmp_path: Path) -> None:
+    objects: list[list[int]] = [[] for _ in range(200_000)]
+
+    def count(job: RankJob, *_: object) -> int:
+        Path(job.run_dir, str(len(gc.get_objects()) < len(objects))).touch()
+        return 0
+
+    write_data(tmp_path)
+    outcome = launch(compiled(tmp_path, merged(DIGITS, {"parallelism": "ddp", "layout": {"gpus": 2}})), work=count)
+    assert outcome.run_dir is not None
+    assert not Path(outcome.run_dir, "False").exists()
+    assert Path(outcome.run_dir, "True").exists()
+    assert in_children([lambda: len(gc.get_objects())])[0] < len(objects)
 
 
 def test_the_docs_of_fields_are_read_from_the_source() -> None:

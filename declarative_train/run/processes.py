@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import json
 import logging
 import os
@@ -161,6 +162,7 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
     from declarative_train.run.rank import FailureContext, run_rank
     from declarative_train.run.rendezvous import connect_from_environment
 
+    gc.freeze()  # a collection would write to, and so copy, all objects of the forking process: 0.2 s and 75 MB
     job, scratch, parent = ranks.job, ranks.scratch, os.getppid()
     rank = ranks.first + int(os.environ["LOCAL_RANK"])
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks.num_ranks)}

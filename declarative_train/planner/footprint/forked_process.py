@@ -3,6 +3,7 @@ Real ranks that are forked from this process later would reuse this state, so tr
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import resource
@@ -68,6 +69,7 @@ def _fork(work: Callable[[], T], writing: int, others: Sequence[int], cores: int
         return child
     global _is_child, _cores
     _is_child, _cores = True, cores
+    gc.freeze()  # a collection would write to, and so copy, all objects of the parent: 0.2 s
     try:
         # the first backward counts GPUs, for which the driver needs more address space than the limit allows
         warnings.filterwarnings("ignore", "CUDA initialization")
