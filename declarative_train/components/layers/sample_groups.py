@@ -71,9 +71,9 @@ class SampleGroups:
     """State of the current forward that modules with groups of samples need. Each copy of a model has one such object;
     the engine writes to it, and the modules read it.
 
-    `microbatch_size`: number of rows of a full microbatch on one rank; None in one process without a plan.
-    `process_groups`: number of neighbouring ranks -> the process group of that many ranks that contains this rank.
-    `ranks`: the data-parallel ranks, in the order of their rows in an evaluation batch; None without a plan.
+    microbatch_size   number of rows of a full microbatch on one rank; None in one process without a plan
+    process_groups    number of neighbouring ranks -> the process group of that many ranks that contains this rank
+    ranks             the data-parallel ranks, in the order of their rows in an evaluation batch; None without a plan
     """
 
     def __init__(

@@ -34,10 +34,12 @@ CORRECTED_TOO_HIGH = 1.1
 class LayoutChoice:
     """Result of `choose`: a chosen mode, a candidate to examine first, or only diagnostics if no mode is possible.
 
-    `recipe`: the recipe with the chosen mode in place of `auto`, else None. `plan`: the choice and its reasons, as the
-    Plan stores them. `doubtful`: a candidate to trace before the choice. `is_last_hope`: no candidate fits by its
-    estimate, and `doubtful` is the smallest of them. `bounded`: a candidate whose step time must be computed before
-    the choice, because only a lower bound is known."""
+    recipe         the recipe with the chosen mode in place of `auto`, else None
+    plan           the choice and its reasons, as the Plan stores them
+    doubtful       a candidate to trace before the choice
+    is_last_hope   no candidate fits by its estimate, and `doubtful` is the smallest of them
+    bounded        a candidate whose step time must be computed before the choice, because only a lower bound is known
+    """
 
     recipe: Recipe | None
     plan: ChoicePlan | None

@@ -47,9 +47,13 @@ Cut = tuple[Stages | None, list[Diagnostic], tuple[WireBytes, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LayoutVerdict:
-    """Verdict on a candidate, from estimates. `refusal`: the error that `dtrain lint` would report for this mode; then
-    the other fields keep their defaults. `memory_bytes`: memory of a step. `least_bytes`: the part of it that every
-    step needs. `step_s`: seconds of a step, None if unknown. `is_least`: `step_s` is only a lower bound."""
+    """Verdict on a candidate, from estimates.
+
+    refusal        the error that `dtrain lint` would report for this mode; then the other fields keep their defaults
+    memory_bytes   memory of a step
+    least_bytes    the part of this memory that every step needs
+    step_s         seconds of a step, None if unknown
+    is_least       `step_s` is only a lower bound"""
 
     candidate: Candidate
     refusal: Diagnostic | None = None
@@ -64,9 +68,10 @@ class LayoutVerdict:
 class Judge:
     """Judge of the candidates of one recipe: the facts that all of them share, and two caches.
 
-    `settings`: keyword arguments of `model_facts`. `cuts`: cache of pipeline stages; a key is (number of stages,
-    whether the schedule splits the backward). `divided`: cache of the facts about one rank's part of the model; a key
-    is the sizes of `tensor`, `context` and `expert`, a value None if these axes divide nothing."""
+    settings   keyword arguments of `model_facts`
+    cuts       cache of pipeline stages; a key is (number of stages, whether the schedule splits the backward)
+    divided    cache of the facts about one rank's part of the model; a key is the sizes of `tensor`, `context` and
+               `expert`, a value None if these axes divide nothing"""
 
     recipe: Recipe
     lowered: Lowered

@@ -47,10 +47,11 @@ _NO_KERNEL = ("empty", "new_empty", "_unsafe_view", "lift_fresh")
 class Kernels:
     """Kernels of one forward or backward through a part of the model, as arrays with one entry for each kernel.
 
-    For n rows, the number of floating-point operations is `flops @ (1, n)`, and the number of bytes read and written
-    is `moved @ (1, n)`. `kind`: MEMORY, PRODUCT, ATTENTION, ... For a kernel of kind MEMORY, `flops` is the number of
-    random numbers that it draws. `calls`: how often the kernel starts (in a recurrent layer, once for each position).
-    """
+    flops   floating-point operations: `flops @ (1, n)` for n rows; for a kernel of kind MEMORY, the random numbers
+            that it draws
+    moved   bytes read and written: `moved @ (1, n)` for n rows
+    kind    MEMORY, PRODUCT, ATTENTION, ...
+    calls   how often the kernel starts (in a recurrent layer, once for each position)"""
 
     flops: np.ndarray
     moved: np.ndarray

@@ -25,9 +25,11 @@ from declarative_train.planner.estimate.placement import DevicePart, Placement
 
 @dataclass(frozen=True, slots=True)
 class MemoryScale:
-    """Factors that turn counted elements into bytes of memory, usually measured in a trace of the model. `kept`: bytes
-    per element that nodes keep until their backward. `working`: additional bytes per sample at the peak. `loss`: bytes
-    per sample for the loss."""
+    """Factors that turn counted elements into bytes of memory, usually measured in a trace of the model.
+
+    kept      bytes per element that nodes keep until their backward
+    working   additional bytes per sample at the peak
+    loss      bytes per sample for the loss"""
 
     kept: float
     working: float

@@ -30,9 +30,12 @@ COMPUTE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8}  # of activations, 
 
 @dataclass(frozen=True, slots=True)
 class ParameterShare:
-    """Size of some parameters on one device, in elements. `weights`: all elements. `trained`: elements that are not
-    frozen. `state`: elements of optimizer state. `packed`: bytes of weights that are stored in fewer bits; these
-    weights are not in `weights`. Tied parameters count once."""
+    """Size of some parameters on one device, in elements. Tied parameters count once.
+
+    weights   all elements
+    trained   elements that are not frozen
+    state     elements of optimizer state
+    packed    bytes of weights that are stored in fewer bits; these weights are not in `weights`"""
 
     weights: int = 0
     trained: int = 0
@@ -52,10 +55,11 @@ class ParameterShare:
 class NodeFacts:
     """Facts about one graph node, for estimates.
 
-    `is_unit`: the node is a repeated block. `works`: arithmetic and traffic of the layers in the node. `recomputed`:
-    fraction of its forward that the backward computes again. `kept`: elements per sample that it keeps from forward to
-    backward. `passing`: elements per sample that exist only during the backward, because the node is recomputed.
-    `parameters`, `experts`: the parameters outside of experts, and those of experts, in the form of `_tensors`."""
+    is_unit      the node is a repeated block
+    works        arithmetic and traffic of the layers in the node
+    recomputed   fraction of its forward that the backward computes again
+    kept         elements per sample that it keeps from forward to backward
+    passing      elements per sample that exist only during the backward, because the node is recomputed"""
 
     name: str
     is_unit: bool
@@ -72,10 +76,15 @@ class NodeFacts:
 class ModelFacts:
     """Facts about a model, for estimates of its memory and time.
 
-    `opened`: the graph, in which blocks that are not units are replaced by their nodes. `nodes`: name of a node in
-    `opened` -> its facts, in the order of the graph. `judged`: elements per sample that the losses read from memory.
-    `scored`: all elements that they read; inputs of losses with `chunks` are never in memory as a whole, and count
-    only here. `held`: the parameters. `sums`: node name -> the elements that ranks exchange in the node."""
+    opened   the graph, in which blocks that are not units are replaced by their nodes
+    nodes    name of a node in `opened` -> its facts, in the order of the graph
+    judged   elements per sample that the losses read from memory
+    scored   all elements that they read; the inputs of losses with `chunks` are never in memory as a whole, and count
+             only here
+    held     the parameters
+    sums     node name -> the elements that ranks exchange in the node
+
+    The other fields are described in `model_facts`."""
 
     opened: Graph
     nodes: dict[str, NodeFacts]
@@ -185,11 +194,14 @@ def model_facts(
 ) -> ModelFacts:
     """Return the facts about a model.
 
-    `units`: names of the repeated blocks. `reduce`: dtype in which gradients are reduced. `matmul`: `tf32` or
-    `highest`. `optimizer`: the fields of the run's optimizer. `heads`: names of linear layers whose forward is
-    computed twice, because their loss has `chunks`. `averages`: the run keeps a moving average of the parameters.
-    `compiled`: elementwise operations are fused. `of_experts`: names of the parameters that the ranks of the `expert`
-    axis divide."""
+    units        names of the repeated blocks
+    reduce       dtype in which gradients are reduced
+    matmul       `tf32` or `highest`
+    optimizer    the fields of the run's optimizer
+    heads        names of linear layers whose forward is computed twice, because their loss has `chunks`
+    averages     the run keeps a moving average of the parameters
+    compiled     elementwise operations are fused
+    of_experts   names of the parameters that the ranks of the `expert` axis divide"""
     opened = open_blocks(graph, units)
     works = unit_works(opened, parameters)
     tensors = _tensors(opened, (each for each in parameters if each.name not in of_experts), optimizer, averages)

@@ -23,9 +23,11 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class DevicePart:
-    """Part of the model on one kind of device. `stages`: for each pipeline stage on the device, the names of its
-    nodes; without a pipeline there is one stage. `in_flight`: for each of these stages, the largest number of
-    microbatches that wait for their backward. `numbers`: the number of each of these stages in the pipeline."""
+    """Part of the model on one kind of device.
+
+    stages      for each pipeline stage on the device, the names of its nodes; without a pipeline there is one stage
+    in_flight   for each of these stages, the largest number of microbatches that wait for their backward
+    numbers     the number of each of these stages in the pipeline"""
 
     name: str
     stages: tuple[tuple[str, ...], ...]
@@ -54,12 +56,13 @@ class PipelinePlacement:
 class Placement:
     """Placement of a model on devices.
 
-    `shards`: the devices that divide each parameter among them. `replicas`: the devices with the same part of the
-    model, which average gradients. `positions`: the devices that divide the positions of each sample.
-    `num_microbatches`: the number of forwards of a device in one optimizer step. `rows`: samples in each forward (a
-    fraction if several devices divide the positions). `loss_part`: index in `parts` of the device that computes the
-    loss; None: the last. `scatters`: the mode is `dp`, in which one process sends the model to the other devices and
-    receives their gradients."""
+    scatters           the mode is `dp`: one process sends the model to the other devices and receives their gradients
+    shards             the devices that divide each parameter among them
+    replicas           the devices with the same part of the model, which average gradients
+    rows               samples in each forward (a fraction if several devices divide the positions)
+    num_microbatches   the number of forwards of a device in one optimizer step
+    loss_part          index in `parts` of the device that computes the loss; None: the last
+    positions          the devices that divide the positions of each sample"""
 
     scatters: bool
     devices_per_node: int

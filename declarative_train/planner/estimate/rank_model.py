@@ -21,10 +21,10 @@ _SUMMED = ("columns", "rows", "split", "gathered", "vocabulary", "hidden")  # ki
 class Sums:
     """Communication inside one node. Each tuple has one entry for each collective: its elements per sample.
 
-    `forward`, `backward`: sums over the ranks of `tensor`. `exchanges`: rows sent between the ranks of `expert`, in
-    the forward and again in the backward. `keys`, `keys_back`: keys and values, and their gradients, exchanged between
-    the ranks of `context`. `balance`: sums over the ranks of `context` for balance losses, in the forward and again in
-    the backward."""
+    forward, backward   sums over the ranks of `tensor`
+    exchanges           rows sent between the ranks of `expert`, in the forward and again in the backward
+    keys, keys_back     keys and values, and their gradients, exchanged between the ranks of `context`
+    balance             sums over the ranks of `context` for balance losses, in the forward and again in the backward"""
 
     forward: tuple[int, ...] = ()
     backward: tuple[int, ...] = ()

@@ -18,9 +18,13 @@ _ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """Seconds of a stage for one microbatch. `forward_s`, `backward_s`: forward and whole backward. `weights_s`: the
-    part of the backward that computes gradients of weights. `onward_s`: sending the output to the next stage.
-    `back_s`: sending the gradient of the input to the previous stage."""
+    """Seconds of a stage for one microbatch.
+
+    forward_s    forward
+    backward_s   whole backward
+    weights_s    the part of the backward that computes gradients of weights
+    onward_s     sending the output to the next stage
+    back_s       sending the gradient of the input to the previous stage"""
 
     forward_s: float
     backward_s: float

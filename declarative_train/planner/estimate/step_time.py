@@ -44,9 +44,12 @@ LOSS_CALLS, LOSS_PASSES = 10, 9  # of a loss over classes, forward and backward:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of one optimizer step on the slowest device, by part. `exposed_s`: communication during which nothing is
-    computed. `bubble_s`: idle time in the pipeline. `waiting_s`: waiting for data. `transfers`: all communication,
-    including that which overlaps with computing."""
+    """Seconds of one optimizer step on the slowest device, by part.
+
+    exposed_s   communication during which nothing is computed
+    bubble_s    idle time in the pipeline
+    waiting_s   waiting for data
+    transfers   all communication, including that which overlaps with computing"""
 
     compute_s: float
     exposed_s: float

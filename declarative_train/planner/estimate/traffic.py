@@ -23,9 +23,12 @@ BUCKET_BYTES = 25 * 2**20  # gradients that ddp averages at once
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Communication of one kind in a step. `bytes_sent`: bytes that each device sends. `num_calls`: number of
-    collectives or messages. `per_s`: bytes per second of the link, None if unknown. `latency_s`: latency of one call.
-    """
+    """Communication of one kind in a step.
+
+    bytes_sent   bytes that each device sends
+    num_calls    number of collectives or messages
+    per_s        bytes per second of the link, None if unknown
+    latency_s    latency of one call"""
 
     what: str
     link: Link

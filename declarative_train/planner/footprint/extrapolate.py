@@ -32,9 +32,11 @@ Passes = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrace:
-    """Live memory during a step. `passes`: for each pass (casts, forward, backward, ...), the names of its operations.
-    `bytes`: array (operations, kinds) of the live bytes after each operation. `merged`: like `passes`, but consecutive
-    passes of the same type are one."""
+    """Live memory during a step.
+
+    passes   for each pass (casts, forward, backward, ...), the names of its operations
+    bytes    array (operations, kinds) of the live bytes after each operation
+    merged   like `passes`, but consecutive passes of the same type are one"""
 
     passes: Passes
     bytes: Any

@@ -49,10 +49,11 @@ class Storage:
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counter of live bytes, active within its `with` block.
 
-    `phase`: the class of new storages. `changes`: pairs (storage, change in bytes), in order of time. `operations`:
-    for each operation that changed something, a tuple (name, length of `changes` after it, pass). During autograd the
-    pass is ("backward", torch's number of the backward); otherwise it is the value of `between`. `copies_reduced`:
-    also count the copy that gloo makes of a tensor before it reduces it."""
+    phase            the class of new storages
+    changes          pairs (storage, change in bytes), in order of time
+    operations       for each operation that changed something, a tuple (name, length of `changes` after it, pass)
+    between          the pass outside of autograd; during autograd it is ("backward", torch's number of the backward)
+    copies_reduced   also count the copy that gloo makes of a tensor before it reduces it"""
 
     def __init__(self, *, copies_reduced: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
