@@ -26,7 +26,7 @@ _BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 def result_spec(expression: Expression, edges: Mapping[str, TensorSpec], shape: tuple[int, ...]) -> TensorSpec:
     """Return the TensorSpec of an expression's result. `edges`: spec of each name in the expression. `shape`: shape of
     the result, per sample."""
-    dtype, known = _of(expression.root, edges)
+    dtype, known = _infer(expression.root, edges)
     return with_known(TensorSpec(shape, cast(DType, dtype)), known)
 
 
@@ -49,7 +49,7 @@ def fill_num_classes(
             if term.name == "one_hot" and isinstance(operands[0], Reference):
                 _keep_to_classes(term, (occurring or edges)[operands[0].text])
             return term if operands == term.operands else term._replace(operands=operands)
-        greatest = _of(operands[0], edges)[1].hull[1]
+        greatest = _infer(operands[0], edges)[1].hull[1]
         if not isfinite(greatest):
             message = "`one_hot` needs `num_classes`: the range of its numbers is not known"
             raise ExpressionError(message, term.offset, term.length, f"write `one_hot(x, {10})`", "arguments")
@@ -81,7 +81,7 @@ def with_known(spec: TensorSpec, known: KnownRange) -> TensorSpec:
     return spec.between(columns)
 
 
-def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, KnownRange]:
+def _infer(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, KnownRange]:
     """Return the dtype and value range of `term`, a node in the tree of an expression. The dtype of a constant is
     `bool`, `integer` or `number`. `edges`: spec of each name in the expression."""
     if isinstance(term, Constant):
@@ -91,7 +91,7 @@ def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, KnownRange]:
         return "integer" if all(isinstance(value, int) for value in term.values) else "number", of_vector(term.values)
     if isinstance(term, Reference):
         return edges[term.text].dtype, read_range(edges[term.text])
-    operands = [_of(operand, edges) for operand in term.operands]
+    operands = [_infer(operand, edges) for operand in term.operands]
     known = [each for _, each in operands]
     tensor = next((each for each, of in zip(known, term.operands, strict=True) if not isinstance(of, Vector)), UNKNOWN)
     known = [

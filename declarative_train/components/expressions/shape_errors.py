@@ -54,22 +54,24 @@ def shape_of(tensor: torch.Tensor) -> str:
 
 def _reason(operation: Operation, tensors: list[torch.Tensor], said: str) -> str | None:
     if operation.name == INDEX:
-        return _of_index(operation.options["index"], tensors[0], said)
+        return _explain_index(operation.options["index"], tensors[0], said)
     if operation.name == "one_hot" and "outside" in said:
         least, greatest, classes = int(tensors[0].min()), int(tensors[0].max()), operation.options["num_classes"]
         return f"its values are {least} to {greatest}, but {classes} classes are 0 to {int(str(classes)) - 1}"
     rank = max(tensor.ndim for tensor in tensors)
     return (
-        _of_dims(operation, rank)
-        or _of_squeeze(operation, tensors[0])
-        or _of_topk(operation, tensors[0])
-        or _of_sizes(operation, tensors[0])
-        or (_of_product(tensors) if operation.name in ("@", "matmul") else None)
-        or (_of_list(tensors, operation) if operation.name in ("concat", "stack") else _of_pair(tensors, rank))
+        _explain_dims(operation, rank)
+        or _explain_squeeze(operation, tensors[0])
+        or _explain_topk(operation, tensors[0])
+        or _explain_sizes(operation, tensors[0])
+        or (_explain_product(tensors) if operation.name in ("@", "matmul") else None)
+        or (
+            _explain_list(tensors, operation) if operation.name in ("concat", "stack") else _explain_pair(tensors, rank)
+        )
     )
 
 
-def _of_index(index: Any, tensor: torch.Tensor, said: str) -> str | None:
+def _explain_index(index: Any, tensor: torch.Tensor, said: str) -> str | None:
     if isinstance(index, tuple) and sum(part is not None and part is not Ellipsis for part in index) > tensor.ndim:
         return f"it has, without the batch, {tensor.ndim - 1} dimension{'s' * (tensor.ndim != 2)}"
     if found := _OUT_OF_BOUNDS.search(said):
@@ -77,7 +79,7 @@ def _of_index(index: Any, tensor: torch.Tensor, said: str) -> str | None:
     return None
 
 
-def _of_dims(operation: Operation, rank: int) -> str | None:
+def _explain_dims(operation: Operation, rank: int) -> str | None:
     """Return the message for an operation with a `dim` that does not exist, or whose order of dimensions lacks some.
     Return None for other mistakes. `rank`: number of dimensions of the operand."""
     ranks = rank + (operation.name in ADDS_A_DIMENSION)
@@ -97,7 +99,7 @@ def _of_dims(operation: Operation, rank: int) -> str | None:
     return None
 
 
-def _of_sizes(operation: Operation, tensor: torch.Tensor) -> str | None:
+def _explain_sizes(operation: Operation, tensor: torch.Tensor) -> str | None:
     sizes = operation.options.get("size", operation.options.get("shape"))
     if operation.name not in ("expand", "reshape") or not isinstance(sizes, tuple):
         return None
@@ -107,14 +109,14 @@ def _of_sizes(operation: Operation, tensor: torch.Tensor) -> str | None:
     return f"its {math.prod(tensor.shape[1:]):,} numbers per sample cannot be arranged as {asked}"
 
 
-def _of_squeeze(operation: Operation, tensor: torch.Tensor) -> str | None:
+def _explain_squeeze(operation: Operation, tensor: torch.Tensor) -> str | None:
     if operation.name != "squeeze":
         return None
     dim = int(str(operation.options["dim"]))
     return f"dimension {dim} has size {tensor.shape[dim]}, not 1"
 
 
-def _of_topk(operation: Operation, tensor: torch.Tensor) -> str | None:
+def _explain_topk(operation: Operation, tensor: torch.Tensor) -> str | None:
     if operation.name not in ("topk", "topk_indices"):
         return None
     dim, k = int(str(operation.options["dim"])), int(str(operation.options["k"]))
@@ -122,7 +124,7 @@ def _of_topk(operation: Operation, tensor: torch.Tensor) -> str | None:
     return None if 1 <= k <= size else f"dimension {dim} has {size} values, of which there are no {k} greatest"
 
 
-def _of_product(tensors: list[torch.Tensor]) -> str | None:
+def _explain_product(tensors: list[torch.Tensor]) -> str | None:
     first, second = tensors[0], tensors[-1]
     if second.ndim == 2:
         return "the second is not a matrix of each sample; `sum(x * y, dim=-1)` multiplies vectors"
@@ -131,7 +133,7 @@ def _of_product(tensors: list[torch.Tensor]) -> str | None:
     return None
 
 
-def _of_list(tensors: list[torch.Tensor], operation: Operation) -> str | None:
+def _explain_list(tensors: list[torch.Tensor], operation: Operation) -> str | None:
     if operation.name == "stack":
         return "their shapes must be equal" if len({tensor.shape for tensor in tensors}) > 1 else None
     if len({tensor.ndim for tensor in tensors}) > 1:
@@ -139,7 +141,7 @@ def _of_list(tensors: list[torch.Tensor], operation: Operation) -> str | None:
     return f"they may differ in dimension {operation.options.get('dim', 1)} only"
 
 
-def _of_pair(tensors: list[torch.Tensor], rank: int) -> str | None:
+def _explain_pair(tensors: list[torch.Tensor], rank: int) -> str | None:
     """Return the message for two tensors that cannot be broadcast to one shape, or None if they can. Shapes are aligned
     at the right. The message is about the last dimension whose sizes differ while neither of them is 1. `rank`: number
     of dimensions of the larger tensor."""

@@ -85,12 +85,12 @@ class PluginTransform(PluginComponent, Transform):
         apply = self._get_object().apply
         if self.takes_random():
             random = np.random.Generator(np.random.Philox(key=drawn.key))
-            found = self._call_code(apply, _own(value), random)
+            found = self._call_code(apply, _copy(value), random)
         elif self.is_random:
             with seed_generators(drawn.key >> 1):
-                found = self._call_code(apply, _own(value))
+                found = self._call_code(apply, _copy(value))
         else:
-            found = self._call_code(apply, _own(value))
+            found = self._call_code(apply, _copy(value))
         return self._numbers(found, value) if self.on_numbers else self._picture(found, value)
 
     def _call_code(self, apply: Callable[..., Any], *given: Any) -> Any:
@@ -160,7 +160,7 @@ def _is_side(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _own(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     """Return a copy of an image or array, so that the user's code may change it."""
     return value.copy()
 

@@ -110,13 +110,13 @@ def fit_to_steps(machine: Machine, probes: dict[Step, Probe]) -> Machine:
         explained_s = measured[step].step_s - (0.0 if smaller is None else measured[smaller].step_s)
         without_s, with_s = (
             probes[step].predict_s(each) - (0.0 if smaller is None else probes[smaller].predict_s(each))
-            for each in (_with(machine, name, 0.0), _with(machine, name, UNIT_S))
+            for each in (_set_constant(machine, name, 0.0), _set_constant(machine, name, UNIT_S))
         )
-        machine = _with(machine, name, max(0.0, UNIT_S * (explained_s - without_s) / (with_s - without_s)))
+        machine = _set_constant(machine, name, max(0.0, UNIT_S * (explained_s - without_s) / (with_s - without_s)))
     return machine
 
 
-def _with(machine: Machine, name: str, seconds: float) -> Machine:
+def _set_constant(machine: Machine, name: str, seconds: float) -> Machine:
     return Machine(machine.hardware, replace(machine.constants, **{name: seconds}))  # type: ignore[arg-type]
 
 

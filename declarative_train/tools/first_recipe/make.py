@@ -34,20 +34,20 @@ def make(
     words = ["dtrain init --from", data, "--target", target, *(["--task", task] if task else [])]
     words += [] if table_name is None else ["--table", table_name]
     if not is_remote(data) and (files := find_files_column(table, os.path.dirname(data) or ".", target)) is not None:
-        keys = _as_keys(_from(source, data, path))
+        keys = _as_keys(_make_relative(source, data, path))
         return make_of_files(table, keys, answers, files, path, name, schema, " ".join(words))
     columns = list(judge(table, answers.values))
     if not any(each.use != "left out" for each in columns):
         why = "; ".join(f"`{each.name}`: {each.why}" for each in columns[:4])
         raise UnusableError(f"no column is left to predict `{target}` from" + (f" ({why})" if why else ""))
     sizes = sizes_for(table.num_rows, answers.task == "classes")
-    seed, lacking = _seed(table, answers, sizes)
+    seed, lacking = _choose_seed(table, answers, sizes)
     return FirstRecipe(
         path=str(path),
         command=" ".join(words),
         name=name,
         schema=schema,
-        source=_from(source, data, path),
+        source=_make_relative(source, data, path),
         num_rows=table.num_rows,
         is_sampled=table.num_rows > LOOKED_AT,
         target=answers,
@@ -62,7 +62,7 @@ def _as_keys(source: Dataset) -> dict[str, object]:
     return {"type": source.type} | source.as_data(defaults=False)
 
 
-def _from(source: Dataset, data: str, path: Path) -> Dataset:
+def _make_relative(source: Dataset, data: str, path: Path) -> Dataset:
     """Return the source with its path `data` made relative to the folder of the recipe `path`. A URL stays as it is."""
     if is_remote(data):
         return source
@@ -70,7 +70,7 @@ def _from(source: Dataset, data: str, path: Path) -> Dataset:
     return type(source).from_data(source.as_data() | {"path": seen})
 
 
-def _seed(table: Table, target: TargetColumn, sizes: Sizes) -> tuple[int, Mapping[str, Sequence[object]]]:
+def _choose_seed(table: Table, target: TargetColumn, sizes: Sizes) -> tuple[int, Mapping[str, Sequence[object]]]:
     """Return the seed of the split, and a dict from each set that lacks classes to these classes. The seed is the first
     one with which every class has a row in the training set. Rare classes may be missing in other sets. Raises
     UnusableError if there is no such seed."""

@@ -63,7 +63,7 @@ def open_source(path: str, name: str | None = None) -> tuple[Dataset, Table]:
         source = kind.from_data({"type": kind.model_fields["type"].default, "path": path, **which})
         return source, _not_empty(path, source.open())
     found: dict[str, object] = {"type": "csv", "path": path}
-    beginning = _beginning(path)
+    beginning = _read_beginning(path)
     if not _is_utf8(beginning):
         found["encoding"] = "cp1252"
     header = beginning.decode("utf-8", "replace").partition("\n")[0]
@@ -71,7 +71,7 @@ def open_source(path: str, name: str | None = None) -> tuple[Dataset, Table]:
         found["delimiter"] = delimiter
     table = CsvDataset.from_data(found).open()
     _check_names(path, table)
-    if table.num_rows and (more := _conventions(table)):
+    if table.num_rows and (more := _guess_conventions(table)):
         found |= more
         table = CsvDataset.from_data(found).open()
     return CsvDataset.from_data(found), _not_empty(path, table)
@@ -101,7 +101,7 @@ def _kind(path: str) -> type[Dataset]:
     return _ENDINGS[ending]
 
 
-def _beginning(path: str) -> bytes:
+def _read_beginning(path: str) -> bytes:
     """Return the first bytes of a text file. Raises SourceError."""
     import pyarrow as pa
 
@@ -137,7 +137,7 @@ def _not_empty(path: str, table: Table) -> Table:
     return table
 
 
-def _conventions(table: Table) -> dict[str, object]:
+def _guess_conventions(table: Table) -> dict[str, object]:
     """Return the keys of the source (decimal sign, words for missing values) without which its numbers would be read as
     texts."""
     texts = [name for name, column in table.columns.items() if column.dtype == "object"]

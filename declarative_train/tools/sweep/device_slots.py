@@ -44,7 +44,7 @@ def assign_device_slots(layouts: Sequence[LayoutPlan], jobs: int | None) -> list
         return [DeviceSlot(at, {"CUDA_VISIBLE_DEVICES": ",".join(each or gpus)}) for at, each in enumerate(taken)]
     ranks = max(len(layout.ranks) for layout in layouts)
     count = jobs or max(1, num_cores() // ranks)
-    return [_of_cores(at, count, ranks) for at in range(count)]
+    return [_assign_cores(at, count, ranks) for at in range(count)]
 
 
 def visible_gpus() -> list[str]:
@@ -54,7 +54,7 @@ def visible_gpus() -> list[str]:
     return given[:count] if len(given) >= count else [str(index) for index in range(count)]
 
 
-def _of_cores(at: int, count: int, ranks: int) -> DeviceSlot:
+def _assign_cores(at: int, count: int, ranks: int) -> DeviceSlot:
     """Return slot number `at` of `count` slots, with its share of the cores. It has all cores if it is the only slot,
     or if there are fewer cores than slots. `ranks`: number of ranks in a slot, among which its threads are divided."""
     cores = own_cores()

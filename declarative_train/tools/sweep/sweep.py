@@ -117,7 +117,7 @@ class SweepRunner:
     def run(self, slots: Sequence[DeviceSlot]) -> int:
         """Run every point, as many at the same time as there are slots. Return the exit code: 0, 3 if a point failed,
         or 75 if the sweep was requested to stop."""
-        watch = StopRequest(on_first=self._ask, on_second=self._kill)
+        watch = StopRequest(on_first=self._request_stop, on_second=self._kill)
         watch.install()
         free, has_more = list(slots), True
         (self.folder / PLANS).mkdir(parents=True, exist_ok=True)
@@ -228,7 +228,7 @@ class SweepRunner:
         self._say(f"{point_name(result.point)}: {result.state}{metric}{f': {result.reason}' if result.reason else ''}")
         self._write()
 
-    def _ask(self) -> None:
+    def _request_stop(self) -> None:
         """Request every run to save a checkpoint and stop. Afterwards no more points are started."""
         self._is_asked = True
         self._say("stopping every point at the end of a step, with a checkpoint; repeat the signal to stop at once")
