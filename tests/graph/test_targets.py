@@ -163,15 +163,18 @@ def test_a_target_that_was_computed_has_a_unit_or_is_refused(tmp_path: Path, tar
 @pytest.mark.parametrize(
     ("target", "loss", "metric", "wanted"),
     [
-        ("a", "mse", "accuracy", ["O010"]),
-        ("a", "huber", "auroc", ["O010"]),
-        ("label", "mse", "accuracy", []),  # a regression of 0 and 1
-        ("a", "mse", "rmse", []),
-        ("label", "bce_with_logits", "rmse", ["O010"]),
-        ("label", "bce_with_logits", "auroc", []),
+        ("a", "mse", "[accuracy]", ["O010"]),
+        ("a", "huber", "[auroc]", ["O010"]),
+        ("label", "mse", "[accuracy]", []),  # a regression of 0 and 1
+        ("a", "mse", "[rmse]", []),
+        ("label", "bce_with_logits", "[rmse]", ["O010"]),
+        ("label", "bce_with_logits", "[auroc]", []),
+        ("label", "bce_with_logits", "{rmse: {input: net, target: y}}", ["O010"]),
+        ("label", "poisson_nll", "[mae]", ["O010"]),
+        ("label", "poisson_nll, log_input: false", "[mae]", []),
     ],
 )
 def test_a_metric_suits_its_loss(tmp_path: Path, target: str, loss: str, metric: str, wanted: list[str]) -> None:
     """Accuracy and auroc of a regression were shown as if they said something."""
-    fields = f"x: {{columns: [b, c]}}, y: {{columns: [{target}]}}"
-    assert codes(tmp_path, fields, LINEAR + "1", loss, f"y}}\n  metrics: [{metric}]\n#") == wanted
+    fields = f"x: {{columns: [c]}}, y: {{columns: [{target}]}}"
+    assert codes(tmp_path, fields, LINEAR + "1", loss, f"y}}\n  metrics: {metric}\n#") == wanted

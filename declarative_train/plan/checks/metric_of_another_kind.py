@@ -1,8 +1,9 @@
 """metric-of-another-kind (O010)
 
-Finds: a metric that does not suit its loss: the accuracy or auroc of a regression, or the rmse of class scores.
+Finds: a metric that does not suit the loss of the same output and target: the accuracy or auroc of a regression, the
+       rmse of class scores, or the rmse of the logarithm that `poisson_nll` reads.
 Why:   the number means nothing. `accuracy` of a regression compares signs; `rmse` of logits measures the distance of a
-       score from 0 or 1.
+       score from 0 or 1; with `poisson_nll` it compares the logarithm of a rate with a count.
 Diff:
     objective:
       loss: {type: mse, input: logits, target: years}
@@ -30,14 +31,27 @@ _WAYS_OUT = {
 
 
 def check(recipe: Recipe, lowered: Lowered, data: DataSpec) -> Iterator[Diagnostic]:
-    terms = {term.name: term for term in lowered.terms}
     for measure in lowered.measures:
-        term = terms.get(measure.loss or "")
-        if term is not None and measure.edges.input == term.edges.input and _differ(measure, term, data):
-            place = recipe.span(("objective", "metrics", measure.name))
-            kind = "binary answers or classes" if measure.component.about == "classes" else "numbers"
-            message = f"`{measure.component.type}` is a metric of {kind}, but the loss `{term.component.type}` is not"
-            yield error("O010", place, message, f"{_WAYS_OUT[term.component.about]}")
+        edges = (measure.edges.input, measure.edges.target)
+        terms = [term for term in lowered.terms if (term.edges.input, term.edges.target) == edges]
+        reasons = [_why_unsuited(measure, term, data) for term in terms]
+        if reasons and reasons[0] is not None and None not in reasons:
+            yield error("O010", recipe.span(("objective", "metrics", measure.name)), *reasons[0])
+
+
+def _why_unsuited(measure: Measure, term: Term, data: DataSpec) -> tuple[str, str] | None:
+    """Return a sentence and advice if the metric does not suit the loss of the same input and target, else None."""
+    metric, loss, about = measure.component.type, term.component.type, measure.component.about
+    if _differ(measure, term, data):
+        kind = "binary answers or classes" if about == "classes" else "numbers"
+        return f"`{metric}` is a metric of {kind}, but the loss `{loss}` is not", _WAYS_OUT[term.component.about]
+    if about == "numbers" and getattr(term.component, "log_input", False):
+        read, target = measure.edges.input, measure.edges.target
+        return (
+            f"`{metric}` compares `{read}` with `{target}`, but the loss `{loss}` makes `{read}` a logarithm",
+            f"add a node `rate: exp({read})`, and write `{metric}: {{input: rate, target: {target}}}`",
+        )
+    return None
 
 
 def _differ(measure: Measure, term: Term, data: DataSpec) -> bool:
