@@ -49,7 +49,7 @@ _SHAPED = (VIEWS - {INDEX}) | {"float"}
 _SAME = _SHAPED | {"concat", "stack"}
 _ROWS = 2048  # rows that are examined
 # root mean squares from which there is a warning; initial weights are made for values of about 1
-_LARGE, _LARGE_TARGETS = 30.0, 1e4
+_LARGE, _LARGE_TARGETS = 30.0, 1e3
 _APART = 1000.0  # ratio of the sizes of two columns from which there is a warning
 _OF_PICTURES = frozenset({"conv2d", "patch_embedding"})
 _CHANNELS = (1, 3, 4)
@@ -136,13 +136,13 @@ def _keeps(term: Term | None, names: frozenset[str]) -> bool:
 def _check_field(
     recipe: Recipe, data: DataSpec, field: FieldSpec, layers: Sequence[LayerNode], rows: Sample
 ) -> Iterator[Diagnostic]:
-    place, shape = recipe.span(f"data.fields.{field.name}.{_key(field)}"), field.tensor.shape
+    place, shape = recipe.span(f"data.fields.{field.name}.{key_of_columns(field)}"), field.tensor.shape
     values = rows.first(field.name, _ROWS)
     if values is None or not len(values) or values.dtype == bool:
         return
     yield from _check_magnitudes(field, place, layers[0].path, values)
     if data.window is None and shape == (len(field.columns),) and len(field.columns) > 1:
-        columns = _as_in_the_file(field, np.asarray(values, np.float64))
+        columns = as_in_the_file(field, np.asarray(values, np.float64))
         numbers = [name for name, each in zip(field.columns, columns.T, strict=True) if _is_row_index(name, each)]
         if numbers:
             yield id_as_feature(place, field.name, numbers[0])
@@ -225,7 +225,8 @@ def _root_mean_square(columns: np.ndarray) -> np.ndarray:
     return np.asarray(np.sqrt(np.einsum("ij,ij->j", columns, columns, dtype=np.float64) / len(columns)))
 
 
-def _as_in_the_file(field: FieldSpec, values: np.ndarray) -> np.ndarray:
+def as_in_the_file(field: FieldSpec, values: np.ndarray) -> np.ndarray:
+    """Return the values of a field in the unit of its columns, without `scale` and `normalize`."""
     unit = FIELDS.read(field.component).unit(field.statistics)
     return values if unit is None else values * np.asarray(unit.multiply) + np.asarray(unit.add)
 
@@ -267,7 +268,7 @@ def _check_targets(
                 continue
             size = float(_root_mean_square(values.reshape(-1, 1))[0])
             if size >= _LARGE_TARGETS:
-                place = recipe.span(f"data.fields.{field.name}.{_key(field)}")
+                place = recipe.span(f"data.fields.{field.name}.{key_of_columns(field)}")
                 yield large_targets(place, field.name, name, size)
 
 
@@ -282,7 +283,7 @@ def _check_relative_errors(
         for field in [fields[each] for each in sorted(wires.get(target, {target})) if each in fields]:
             values = rows.first(field.name, _ROWS)
             if values is not None and len(values):
-                found = _as_in_the_file(field, np.asarray(values, np.float64))
+                found = as_in_the_file(field, np.asarray(values, np.float64))
                 if found.min() <= _SLACK and found.max() > _SLACK:
                     place = recipe.span(("objective", "metrics", measure.name))
                     yield relative_error_around_zero(place, measure.name, field.name)
@@ -300,5 +301,6 @@ def _is_from_layer(scope: Scope, wire: Wire) -> bool:
     return isinstance(node, LayerNode) and node.layer.type in _WEIGHING
 
 
-def _key(field: FieldSpec) -> str:
+def key_of_columns(field: FieldSpec) -> str:
+    """Return the key of the field in the recipe that names its columns."""
     return "columns" if field.component.get("columns") is not None else "column"

@@ -24,7 +24,7 @@ from declarative_train.graph.lower import Lowered, lower
 from declarative_train.graph.target_leakage import check_disguises
 from declarative_train.plan.assign_ranks import assign_ranks
 from declarative_train.plan.channels_last import check_channels_last
-from declarative_train.plan.checks import metric_of_another_kind
+from declarative_train.plan.checks import linear_after_linear, metric_of_another_kind
 from declarative_train.plan.checks.stages import does_not_fit
 from declarative_train.plan.class_weights import balance_terms
 from declarative_train.plan.codec import sign, through_json
@@ -50,6 +50,7 @@ from declarative_train.plan.sections import (
     plan_units,
 )
 from declarative_train.plan.settings import settings_of
+from declarative_train.plan.suspect_values import check_values
 from declarative_train.plan.tensor_maps import plan_published
 from declarative_train.plan.timing import Timing, batch_of, num_steps_of
 from declarative_train.plan.weights import plan_weights
@@ -112,10 +113,12 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
     parameters = None
     if lowered is not None:
         diagnostics += check_inputs(recipe, data, rows)
+        diagnostics += check_values(recipe, data, rows)
         diagnostics += check_disguises(recipe, data, rows)
         diagnostics += check_resemblance(data, *_targets(recipe), recipe.span)
         diagnostics += [found for check in hooks("check_samples") for found in check(recipe, data)]
         diagnostics += check_channels_last(recipe, lowered.graph)
+        diagnostics += linear_after_linear.check(recipe.model.scope, lowered.graph)
         parameters, found = plan_parameters(recipe, lowered)
         diagnostics += found
     if lowered is not None and parameters is not None:

@@ -37,6 +37,8 @@ def write_data(folder: Path) -> None:
     kinds = columns["kind"].copy()
     kinds[:120] = rng.permutation(kinds[:120])
     _write_table(folder / "noisy.csv", columns | {"kind": kinds})
+    marked = np.where(np.arange(NUM_ROWS) % 25 == 3, -999.0, columns["a"])
+    _write_table(folder / "marked.csv", columns | {"a": marked, "score": np.full(NUM_ROWS, 2.5)})
     _write_table(folder / "numbered.csv", {"id": np.arange(NUM_ROWS), **columns})
     _write_table(folder / "other_units.csv", {"euros": 3 * score + 7, "metres": 1e5 * numbers[:, 1], **columns})
     written = [f"{str(day)[8:]}/{str(day)[5:7]}/{str(day)[:4]}" for day in days]

@@ -90,9 +90,10 @@ def columns_of_other_magnitude(
 def large_targets(span: Span, field: str, term: str, size: float) -> Diagnostic:
     """large-targets (R133)
 
-    Finds: a regression whose target has numbers of 10,000 or more, predicted by a layer with weights.
-    Why:   the outputs of a network start at about 1. With errors of 10,000, the gradient of a squared error makes sgd
-           diverge, and adam, which moves each weight by about the learning rate in a step, needs millions of steps.
+    Finds: a regression whose target has numbers of 1,000 or more, predicted by a layer with weights.
+    Why:   the outputs of a network start at about 1. With errors of 1,000, the gradient of a squared error makes sgd
+           diverge, and adam, which moves each weight by about the learning rate in a step, needs thousands of steps
+           before the outputs are as large as the target.
     Diff:
         # file: recipe.yaml
         extends: people.yaml
@@ -208,3 +209,103 @@ def padding_is_read(span: Span, node: str, field: str, ports: tuple[str, str]) -
     main, mask = ports
     message = f"`{node}` sees the padding of `{field}`: its input `{mask}` is not connected"
     return warning("R139", span, message, f"`inputs: {{{main}: {field}, {mask}: {field}.mask}}`")
+
+
+def mark_of_missing(span: Span, column: str, mark: float, num_rows: int, others: tuple[float, float]) -> Diagnostic:
+    """mark-of-missing (R148)
+
+    Finds: a column of numbers in which several rows have a number such as -999 or 9999, far from all others.
+    Why:   many tables mark a missing value with such a number. A model takes it for a measurement, and it decides the
+           mean and the deviation of a normalised column.
+    Diff:
+        # file: recipe.yaml
+        extends: people.yaml
+        data:
+    -     source: {path: houses.csv}
+    +     source: {path: houses.csv, missing_values: ["-999"]}
+          fields:
+    -       size: {columns: [rooms], normalize: standard}
+    +       size: {columns: [rooms], normalize: standard, missing: mean}
+            years: {columns: [age], normalize: standard}
+        # file: houses.csv
+        rooms,age
+        3,1
+        5,2
+        -999,3
+        4,1
+        3,2
+        -999,1
+        2,3
+        1,2
+        -999,1
+        4,3
+        5,1
+        3,2
+        2,1
+        1,3
+        4,2
+        5,1
+        3,2
+        2,3
+        1,1
+        4,2
+        5,3
+        3,1
+        2,2
+        1,3
+    """
+    rows = f"{num_rows} rows"
+    message = f"`{column}` is {mark:g} in {rows} and {others[0]:g} to {others[1]:g} in all others"
+    hint = f'if it marks missing values: `missing_values: ["{mark:g}"]` in the source, `missing: mean` in the field'
+    return unverified("R148", span, message, hint)
+
+
+def constant_target(span: Span, field: str, term: str, values: list[float]) -> Diagnostic:
+    """constant-target (R149)
+
+    Finds: a target made of number columns that has the same value in all training rows.
+    Why:   the model learns this value, whatever its inputs are. Often the column was filled with a default, or the
+           training rows were selected by it.
+    Diff:
+        # file: recipe.yaml
+        extends: people.yaml
+        data:
+          source: {path: houses.csv}
+          fields:
+            size: {columns: [rooms]}
+    -       years: {columns: [floors]}
+    +       years: {columns: [age]}
+        # file: houses.csv
+        rooms,floors,age
+        3,1,1
+        5,1,2
+        4,1,3
+        3,1,1
+        2,1,2
+        4,1,1
+        5,1,3
+        3,1,2
+        2,1,1
+        1,1,3
+        4,1,2
+        5,1,1
+        3,1,2
+        2,1,3
+        1,1,1
+        4,1,2
+        5,1,3
+        3,1,1
+        2,1,2
+        1,1,3
+        4,1,1
+        5,1,2
+        3,1,3
+        2,1,1
+        1,1,2
+        4,1,3
+        5,1,1
+        3,1,2
+    """
+    shown = f"{values[0]:g}" if len(values) == 1 else f"({', '.join(f'{each:g}' for each in values[:3])}, ...)"
+    message = f"`{field}`, the target of the loss `{term}`, is {shown} in all training rows"
+    return warning("R149", span, message, "use the column that has the answers, or other training rows")

@@ -185,10 +185,12 @@ def activation_before_loss(draft: Draft) -> Iterator[Diagnostic]:
     """activation-before-loss (O008)
 
     Finds: a layer or expression before a loss that expects another input: a softmax, sigmoid or relu before
-           `cross_entropy` or `bce_with_logits`; logits or one of these before `nll`; a rate before `poisson_nll`.
+           `cross_entropy` or `bce_with_logits`; logits or one of these before `nll`; a rate before `poisson_nll`; a
+           dropout before any loss of classes or numbers.
     Why:   `cross_entropy` and `bce_with_logits` expect logits and apply softmax or sigmoid themselves; applied twice,
            the model learns less well. `nll` expects log-probabilities; with other inputs its value is unbounded.
-           `poisson_nll` expects the logarithm of the rate, which may be negative.
+           `poisson_nll` expects the logarithm of the rate, which may be negative. A dropout replaces outputs by 0,
+           which the loss then compares with the target as if the model had computed them.
     Diff:
     -   model:
     -     graph: {probs: {type: softmax, input: logits}}
@@ -202,6 +204,11 @@ def activation_before_loss(draft: Draft) -> Iterator[Diagnostic]:
         wanted, refused = _REFUSED.get(term.component.type, ("", ()))
         wire = draft.scope.outputs.get(term.input or "")
         given = None if wire is None else operation_of(draft.scope, wire)
+        if given == "dropout" and term.component.about:
+            message = f"the loss `{name}` reads `{term.input}`, the output of a dropout: values that are 0 by chance"
+            yield warning(
+                "O008", draft.span(f"objective.losses.{name}.input"), message, "move it before the last layer"
+            )
         if given not in refused or not getattr(term.component, "log_input", True):
             continue
         kind = term.component.type
