@@ -204,7 +204,8 @@ class MixedOrder:
         return found
 
     def of_source(self, source: int, number: int, places: np.ndarray) -> np.ndarray:
-        """Return the number in the set of each sample of `source` at these places of pass `number`."""
+        """Return the number in the set of the sample at each of `places`, which are places of pass number `number` over
+        `source`."""
         if source in self.rolled:
             return self.rolled[source].epoch(number).samples(places)
         start, size = int(self._starts[source]), int(self._sizes[source])

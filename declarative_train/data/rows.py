@@ -257,8 +257,8 @@ def row_order(table: Table, window: WindowSpec | None) -> RowOrder:
 
 
 def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (row numbers in the order that windows need, number of rows in each group) for the rows `first` to `stop`
-    - 1. These are the rows of one source of a mixture: each source has groups of its own."""
+    """Return the numbers of the rows `first` to `stop` - 1 in the order that windows need, and the number of rows in
+    each group. In a mixture, these are the rows of one source, because each source has groups of its own."""
 
     def read(column: str) -> np.ndarray:
         return table.read([column], slice(first, stop))[column]

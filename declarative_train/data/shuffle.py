@@ -133,12 +133,11 @@ class RolledOrder:
         return np.asarray((self.places(positions) + size // streams * np.arange(count)[:, None]).ravel())
 
     def runs_of_batch(self, positions: np.ndarray) -> tuple[np.ndarray, int]:
-        """Divide `positions`, which are in one full batch, into runs. Return (index into the block layout of the first
-        sample of each run, number of samples of every run).
+        """Divide `positions`, which are in one full batch, into runs. Return the index into the block layout of the
+        first sample of each run, and the number of samples of every run.
 
         A run is all samples of one stream in the batch: they are consecutive in the block layout, and the next full
-        batch continues them. If the positions are not whole runs of equal size, return an empty array and 0, or a size
-        of 0.
+        batch continues them. The returned number is 0 if the positions are not whole runs of equal size.
         """
         length, rest = divmod(self._batch_size, self.num_streams)
         if rest or len(positions) % length:
@@ -160,10 +159,10 @@ class RolledOrder:
         return self._turns_of_run(slot, begin, np.minimum(size, self.num_samples - begin))
 
     def places_of_run(self, slot: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """Return an index into the block layout for each sample that the three arrays describe.
+        """Return an index into the block layout for each entry of the three arrays.
 
-        A run of `length` positions of the sequence, from position `begin` on, is sorted by stream; the sample is at
-        index `slot` of the result.
+        An entry describes one sample: it is number `slot`, from 0, among the `length` positions of the sequence from
+        position `begin` on, after these positions are sorted by stream.
         """
         streams, turns = self._turns_of_run(slot, begin, length)
         return np.asarray(self.stretches[streams] + turns)
@@ -190,7 +189,7 @@ class RolledOrder:
 def _stream_of(
     slot: np.ndarray, rounds: np.ndarray, first: np.ndarray, phase: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Return the stream at index `slot` of a run of the sequence that is sorted by stream.
+    """Return the stream of number `slot` of a run of the sequence (consecutive positions, sorted by stream).
 
     Each stream has `rounds` or rounds + 1 consecutive slots:
 

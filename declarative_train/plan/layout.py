@@ -160,8 +160,8 @@ class LayoutPlan:
     def shape_on_rank(self, shape: tuple[int, ...], longest: tuple[int, ...] | None = None) -> tuple[int, ...]:
         """Return the shape that a tensor of one sample has on each rank. `shape`: its shape without a layout.
 
-        With the axis `context`, the first dimension is divided if it is the positions of a sequence. `longest`: the
-        shape of the same tensor in the longest length bucket, which shows this; None: `shape` itself.
+        With the axis `context`, the first dimension is divided if its size is the length of a whole sequence. This is
+        decided for `longest`, the shape of the tensor in the longest length bucket; None: for `shape`.
         """
         if self.context is None or (shape if longest is None else longest)[:1] != (self.context.length,):
             return shape

@@ -110,8 +110,8 @@ _KEYS = (
 
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], ResumeRule]]:
-    """Return (compiled pattern, rule) for each key in RESUME_RULES. `*` in a key also matches dots, because parameters
-    have dots in their names (`hidden.weight`)."""
+    """Return (compiled pattern, rule) for each key in RESUME_RULES. `*` in a key also matches dots, because the names
+    of parameters contain dots (`hidden.weight`)."""
     found = []
     for rule in RESUME_RULES:
         for key in rule.keys:

@@ -213,8 +213,8 @@ def is_selected(selectors: Iterable[str], name: str) -> bool:
 
 
 def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[str, str | None] | None:
-    """Return (problem, hint) for the first of the `selectors` of `exclude` that matches no parameter; None if each
-    matches one. `names`: the parameters."""
+    """Return (problem, hint) if one of `selectors`, those of `exclude`, matches no parameter; else None. `names`: the
+    parameters."""
     idle = next((each for each in selectors if not any(is_selected([each], name) for name in names)), None)
     if idle is None:
         return None
