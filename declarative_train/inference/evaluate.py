@@ -201,7 +201,7 @@ def _join(gathered: list[Gatherer], ranks: Alone | Ranks) -> list[Gatherer]:
     from torch import distributed
 
     for each in gathered:
-        each.settle()
+        each.look_up_origins()
     found: list[list[Gatherer]] | None = [[]] * ranks.size if ranks.rank == 0 else None
     distributed.gather_object(gathered, found)
     for others in (found or [])[1:]:

@@ -64,7 +64,7 @@ class Gatherer(ABC):
     def _join_sums(self, other: Any) -> None:
         """Add the sums of `other`, a gatherer of the same class for other samples."""
 
-    def settle(self) -> None:
+    def look_up_origins(self) -> None:
         """Look up the origins (file and row) of the kept samples, so that the gatherer can be sent to another
         process."""
         self._kept = [each._replace(origin=partial(_same, *each.origin())) for each in self._kept]

@@ -267,7 +267,7 @@ def open_trained(
     place = local_path(text) or text
     entry, passed_over = _find(place.rstrip("/") or "/", look)
     plan = _plan_of(entry)
-    own = [f"the layer `{each}`" for each in _own_layers(plan)] + _own_parts(plan)
+    own = [f"the layer `{each}`" for each in _plugin_layers(plan)] + _plugin_components(plan)
     if own and not plugins:
         raise UsageError(f"{format_path(text)} has {own[0]} of a plugin; help: {_plugins_hint(plan)}")
     if own:
@@ -330,14 +330,14 @@ def _plan_of(entry: CheckpointEntry) -> Plan:
                 run, names = inner.rsplit("/", 2)[0], ", ".join(f"`{name}`" for name in unset)
                 message = f"the run {format_path(run)} uses values of the environment, in which {names} is not set"
                 raise CheckpointFailure(message)
-            return _with_own_files(plan, entry)
+            return _use_checkpoint_files(plan, entry)
     raise CheckpointFailure(
         f"the checkpoint {format_path(entry.path)} cannot be used alone: {reason}; help: use it with the dtrain that "
         f"wrote it ({entry.manifest.get('dtrain_version', 'an earlier one')})"
     )
 
 
-def _with_own_files(plan: Plan, entry: CheckpointEntry) -> Plan:
+def _use_checkpoint_files(plan: Plan, entry: CheckpointEntry) -> Plan:
     """Return the plan with other paths for the files that packs use, such as tokenizers. They become those of the
     checkpoint's own copies."""
 
@@ -353,7 +353,7 @@ def _with_own_files(plan: Plan, entry: CheckpointEntry) -> Plan:
     return replace(plan, data=replace(plan.data, source=source, fields=fields))
 
 
-def _own_layers(plan: Plan) -> list[str]:
+def _plugin_layers(plan: Plan) -> list[str]:
     """Return the types of the plan's layers that plugins define."""
 
     def of(graph: Graph) -> list[str]:
@@ -363,7 +363,7 @@ def _own_layers(plan: Plan) -> list[str]:
     return [each for graph in (plan.batch_graph, plan.graph) for each in of(graph) if each not in LAYERS]
 
 
-def _own_parts(plan: Plan) -> list[str]:
+def _plugin_components(plan: Plan) -> list[str]:
     """Return the plan's losses, metrics, fields and transforms that plugins define, as text such as "the loss `mine`".
     Sources are left out, because new rows do not need them."""
     parts = [("loss", each.component) for each in plan.objective.terms]

@@ -102,14 +102,15 @@ class AfterStep:
         yield from self.report_saved(ends=ends)
 
     def report_saved(self, *, wait: bool = False, ends: bool = False) -> Iterator[Event]:
-        """Yield the event of the current save if it is complete. `wait`: wait until it is. Raises the error of the
-        save; but if the recipe allows failed saves and steps follow (`ends` is False), yield a warning instead."""
+        """Yield the event of the current save if it is complete. If it cannot be completed now, yield a warning with
+        the reason, once. `wait`: wait until it is complete. Raises the error of the save; but if the recipe allows
+        failed saves and steps follow (`ends` is False), yield a warning instead."""
         if self._under_way is None:
             return
         if self._checkpoints.is_writing and not wait:
-            if (trouble := self._checkpoints.take_trouble()) is not None:
+            if (reason := self._checkpoints.take_stuck_reason()) is not None:
                 what = f"the checkpoint of step {self._under_way.step} cannot be written yet and is tried again"
-                yield Notice(f"{what}: {trouble}", time.time(), is_warning=True)
+                yield Notice(f"{what}: {reason}", time.time(), is_warning=True)
             return
         under_way, self._under_way = self._under_way, None
         left_out, self._num_left_out = self._num_left_out, 0

@@ -147,7 +147,7 @@ class Checkpoints:
                 return bool(num_stuck)
             time.sleep(LOOK_S)
 
-    def take_trouble(self) -> str | None:
+    def take_stuck_reason(self) -> str | None:
         """Return why this rank's save is stuck; None if it is not stuck, or if this reason was returned before."""
         reason = self._retry.reason
         if reason is None or reason == self._reported:

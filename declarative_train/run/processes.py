@@ -176,7 +176,7 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
         on_first=lambda: confirm_request(scratch, rank),
         on_late=lambda: exit_late(scratch, context.has_stepped),
     )
-    outlive_parent()
+    cancel_parent_death_signal()
     watch.install()
     threading.Thread(target=exit_with_parent, args=(parent,), name="parent", daemon=True).start()
     announce(scratch, rank)
@@ -207,7 +207,7 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
     return code
 
 
-def outlive_parent() -> None:
+def cancel_parent_death_signal() -> None:
     """Cancel the SIGINT that the kernel sends to this process when its parent exits. torch requests this signal, but
     here it would count as a user's request to stop, and a run whose agent was killed would not be restarted."""
     if (prctl := getattr(ctypes.CDLL(None), "prctl", None)) is not None:

@@ -88,7 +88,7 @@ class PipelineDriver:
             for module in built.stages.values():
                 keep_parameters(module)
         self._plan, self._built, self._position = plan, built, position
-        self._length_name, self._levels = find_levels(plan)
+        self._length_name, self._levels = find_length_buckets(plan)
         self._stages: dict[int, list[RunningStage]] = {}
         self._schedules: dict[int, Any] = {}
         self._level = -1
@@ -360,7 +360,7 @@ def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
     return whole
 
 
-def find_levels(plan: Plan) -> tuple[str, dict[int, int]]:
+def find_length_buckets(plan: Plan) -> tuple[str, dict[int, int]]:
     """Return the name of a field with length buckets, and a dict from the field's length on one rank to the number of
     the length bucket, from 0. Without length buckets, return "" and {}."""
     name, buckets = next(iter(buckets_of(plan.data).items()), ("", ()))

@@ -37,15 +37,15 @@ class StepRunner:
     ) -> None:
         self.device = device
         self.forward_path = ForwardPath(plan, device)
-        judged = exact_device(device)
-        self._judged = None if judged == device else judged
-        self.objective = Objective(plan, judged)
-        self.metrics = Metrics(plan, judged, training=True)
+        exact = exact_device(device)
+        self._exact_device = None if exact == device else exact
+        self.objective = Objective(plan, exact)
+        self.metrics = Metrics(plan, exact, training=True)
         self._read = frozenset(_find_read_names(plan))
         self._counting = context.counting or ranks
         precision = plan.training.precision
         dtype = torch.float64 if precision == "fp64" else torch.float32
-        self.scale = Scale(self.objective, context.dp_size, self._counting, judged, dtype)
+        self.scale = Scale(self.objective, context.dp_size, self._counting, exact, dtype)
         self.loss_scale = LossScale(device) if precision == "fp16" else None
         self.randomness = Randomness(plan.seed, context.key, device, needed=draws(plan.graph, plan.plugins))
         self.groups = SampleGroups(plan.batch.microbatch_size, context.process_groups, ranks)
@@ -64,8 +64,8 @@ class StepRunner:
         """Return the factor of each loss term, and the number of its valid items in the global batch. The factor is the
         gradient with which the term's backward starts. `chunks`: this rank's rows. `num_rows`: number of rows of the
         global batch, without padding."""
-        if self._judged is not None and self.objective.items_per_row is None:
-            chunks = [self._chunk_to_judge(chunk) for chunk in chunks]
+        if self._exact_device is not None and self.objective.items_per_row is None:
+            chunks = [self._chunk_to_exact_device(chunk) for chunk in chunks]
         factors, counts = self.scale.of(chunks, num_rows)
         if self.loss_scale is not None:
             factors = [factor * self.loss_scale.factor for factor in factors]
@@ -80,10 +80,10 @@ class StepRunner:
         self.randomness.begin(step, position)
         self.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
         self.observer.enter("chunk")
-        values = self._to_judge(self.forward_path.values(chunk, call))
+        values = self._to_exact_device(self.forward_path.values(chunk, call))
         row_weight = chunk.row_weight
-        if self._judged is not None and row_weight is not None:
-            row_weight = row_weight.to(self._judged)
+        if self._exact_device is not None and row_weight is not None:
+            row_weight = row_weight.to(self._exact_device)
         sums = self.sums(values, row_weight)
         backward(sums, factors)
         self.groups.end()
@@ -108,18 +108,18 @@ class StepRunner:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, call: Call) -> dict[str, torch.Tensor]:
-        return self._to_judge(self.forward_path.values(self.forward_path.chunk(batch), call))
+        return self._to_exact_device(self.forward_path.values(self.forward_path.chunk(batch), call))
 
-    def _to_judge(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _to_exact_device(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the values that losses and metrics read, by name, on the device where these are computed
         (`exact_device`)."""
-        if self._judged is None:
+        if self._exact_device is None:
             return values
-        return {name: value.to(self._judged) for name, value in values.items() if name in self._read}
+        return {name: value.to(self._exact_device) for name, value in values.items() if name in self._read}
 
-    def _chunk_to_judge(self, chunk: Chunk) -> Chunk:
-        row_weight = None if chunk.row_weight is None else chunk.row_weight.to(self._judged)
-        return Chunk(self._to_judge(chunk.tensors), chunk.num_rows, row_weight)
+    def _chunk_to_exact_device(self, chunk: Chunk) -> Chunk:
+        row_weight = None if chunk.row_weight is None else chunk.row_weight.to(self._exact_device)
+        return Chunk(self._to_exact_device(chunk.tensors), chunk.num_rows, row_weight)
 
 
 def _find_read_names(plan: Plan) -> set[str]:
