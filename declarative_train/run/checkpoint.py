@@ -68,7 +68,8 @@ class Checkpoints:
 
     With `checkpoint.background`, `save` copies the tensors to host memory and a thread writes them while training
     continues. The threads of all ranks have a process group of their own, because two threads must not use one group at
-    the same time. torch's `async_save` ends before the checksums and the manifest are written (decisions, 25)."""
+    a time. torch's `async_save` is not used, because it ends before checksums and manifest are written (decisions,
+    25)."""
 
     def __init__(
         self, plan: Plan, engine: Engine, store: CheckpointStore, before_publishing: Callable[[], None] = lambda: None

@@ -22,9 +22,9 @@ LIVE, ALLOCATED = "live tensors", "allocated on the GPU"
 
 
 class MemoryMeasurement:
-    """Measurement of the memory of one early step, which `step` runs like all others. On a GPU it uses the statistics
-    of torch's allocator. On the CPU it counts live tensors, which takes a few milliseconds, and measures no compiled
-    step."""
+    """Measurement of the memory of one early step. All steps are run by its method `step`. On a GPU it uses the
+    statistics of torch's allocator. On the CPU it counts live tensors, which takes a few milliseconds, and measures no
+    compiled step."""
 
     def __init__(self, plan: Plan, engine: Engine, first_step: int, last_step: int) -> None:
         self._plan, self._engine = plan, engine

@@ -64,8 +64,9 @@ def divide(built: BuiltModel, cuts: Cuts, position: MeshPosition) -> None:
 
 
 def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> None:
-    """Make `part`, a layer that is not divided, gather or split tokens as `tokens` says. It is not changed if it reads
-    and writes only this rank's tokens and computes every token by itself."""
+    """Make a layer that is not divided (`part`) gather or split tokens. `tokens`: whether the layer reads and writes
+    all tokens or only those of this rank. A layer that computes every token by itself, and reads and writes only this
+    rank's, is not changed."""
     if tokens.writes == "joined":
         part.register_forward_hook(lambda _, inputs, output: ranks.gather_tokens(output))
         return
@@ -77,8 +78,8 @@ def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> No
 
 
 def _convert_all(part: nn.Module, ranks: TensorRanks, *, reads: bool, writes: bool) -> None:
-    """Add hooks to the layer `part`. `reads`: gather the tokens of all ranks for its inputs. `writes`: keep only this
-    rank's tokens of its output."""
+    """Add hooks to a layer. `reads`: gather the tokens of all ranks for the layer's inputs. `writes`: keep only this
+    rank's tokens of the layer's output."""
     if reads:
         part.register_forward_pre_hook(
             lambda _, inputs: tuple(

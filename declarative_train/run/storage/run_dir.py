@@ -365,8 +365,8 @@ def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | N
 
 
 def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return the checkpoint at `path`, which the user chose. If its run has newer checkpoints, it starts a new run, so
-    that they are not overwritten. Raises CheckpointFailure if it is damaged."""
+    """Return the checkpoint at `path`, which the user chose. If its run has newer checkpoints, a new run starts from
+    it, so that the newer ones are not overwritten. Raises CheckpointFailure if it is damaged."""
     root, _, _ = path.rpartition("/")
     store = CheckpointStore(root)
     try:
