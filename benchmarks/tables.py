@@ -268,7 +268,7 @@ def main() -> None:
         say(f"\n{QUOTIENTS}")
         say_row("rate of the first epoch / of later ones", f"{first[0] / mine:.2f}")
         grown, windows = growth(data)
-        say_row(f"largest memory of the second epoch / of the first ({windows} windows)", f"{grown:.2f}")
+        say_row(f"largest memory of the second epoch / of the first ({windows} windows in both epochs)", f"{grown:.2f}")
         for ranks in (2, 4, 8):
             spec = replace(data, roll=replace(data.roll, streams=8, window=1)) if data.roll else data
             say_row(f"row groups read by {ranks} ranks / row groups of the file", f"{read_by_ranks(spec, ranks):.2f}")
