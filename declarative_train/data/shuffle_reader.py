@@ -121,8 +121,9 @@ class WindowsAhead:
         return self._of_streams(epoch, firsts, length, count)
 
     def _of_streams(self, epoch: int, firsts: np.ndarray, length: int, count: int) -> Taken:
-        """Return sample numbers and tensors of `count` batches, each with `length` samples from each of several
-        streams. `firsts`: for each stream, the place in the block layout at which its samples begin."""
+        """Return the numbers of the samples, and their tensors, of `count` consecutive batches. A batch has `length`
+        consecutive samples of each stream. `firsts`: for each stream, the index of its first sample in the block layout
+        (`data/shuffle.py` explains streams and block layouts)."""
         layout, size = self._order.epoch(epoch), count * length
         samples, index = np.empty((2, count, len(firsts), length), np.int64)
         apart: list[_Apart] = []

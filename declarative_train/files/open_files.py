@@ -74,7 +74,8 @@ _SKIPS: ContextVar[bool] = ContextVar("skips", default=False)
 
 
 def skips_bad_rows() -> bool:
-    """Return whether a source that is opened now leaves out rows that cannot be parsed (`skip_bad_rows`)."""
+    """Return whether this code runs inside `with skip_bad_rows(True)`, where sources leave out rows that they cannot
+    parse."""
     return _SKIPS.get()
 
 

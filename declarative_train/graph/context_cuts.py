@@ -109,9 +109,9 @@ def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:
 
 
 def _find_index_depth(index: object, depth: int) -> int | None:
-    """Return the number of dimensions of `x[index]`, where `x` has `depth` dimensions; the batch dimension is counted
-    in neither. Return None if the index selects samples or positions, or has items other than integers, slices and
-    `...`."""
+    """Return how many dimensions `x[index]` has, if `x` has `depth`. Neither number counts the batch dimension. Return
+    None if the index does not keep all of the batch dimension and of the next one (the positions), or has items other
+    than integers, slices and `...`."""
     items = index if isinstance(index, tuple) else (index,)
     is_known = all(item is Ellipsis or isinstance(item, int | slice) for item in items)
     if items[:1] == (Ellipsis,):

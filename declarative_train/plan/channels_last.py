@@ -86,8 +86,8 @@ def _count_elements(node: Node, read: list[TensorSpec]) -> int:
 @dataclass(frozen=True, slots=True)
 class ImageLayout:
     """Properties of a run that decide the memory format of its images. `word`: the recipe's `channels_last` (true,
-    false or auto). `reordered`: elements that the whole model copies to the other format. `precision`: precision of the
-    computation."""
+    false or auto). `reordered`: how many elements per sample the model copies between the formats, with either choice.
+    `precision`: precision of the computation. `has_plugins`: whether the recipe has plugins."""
 
     word: Word
     reordered: ReorderedElements

@@ -83,8 +83,8 @@ def _stub(stage: int, num_ranks: int, num_stages: int) -> SimpleNamespace:
 
 
 def _no_loss(*_: object) -> None:
-    """Stand for the loss function of a schedule, without doing anything: torch plans backwards only for a schedule with
-    a loss function."""
+    """Do nothing. This is the loss function given to a schedule, because torch puts backward passes into a schedule
+    only if it has one."""
 
 
 def _format_actions(actions: Iterable[Any]) -> list[str]:

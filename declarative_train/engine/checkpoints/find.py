@@ -1,5 +1,6 @@
-"""Choice of the checkpoint to load from a path, which is a checkpoint, the folder of a run, or the folder of all runs
-of a recipe."""
+"""Choice of the checkpoint whose weights are read, for `model.weights` and for commands that use a trained model. The
+path is a checkpoint, the folder of a run, or the folder of all runs of a recipe. A resume chooses its checkpoint in
+`run/storage/run_dir.py`."""
 
 from __future__ import annotations
 

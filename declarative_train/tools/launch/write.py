@@ -57,8 +57,8 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class JobFile:
-    """Plan in a job file: the path of the plan, and the folder of its run."""
+class JobPlan:
+    """Plan in a job file: its name, the path of its JSON file, and the folder of its run."""
 
     name: str
     plan: str
@@ -82,7 +82,7 @@ def write_job(to: str, plans: Sequence[Plan], needs: Needs, settings: Settings, 
             path = path.relative_to(Path.cwd())
         else:
             run_dir = run_dir.absolute()
-        jobs.append(JobFile(f"{name}{suffix}", str(path), str(run_dir)))
+        jobs.append(JobPlan(f"{name}{suffix}", str(path), str(run_dir)))
     path = folder / engine.file
     templates = Environment(
         loader=PackageLoader("declarative_train.tools.launch"),

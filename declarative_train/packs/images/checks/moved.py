@@ -12,8 +12,9 @@ from declarative_train.core.span import Span
 def target_stays(span: Span, transform: str, field: str, *, is_certain: bool) -> Diagnostic:
     """target-stays (D043)
 
-    Finds: a random transform that moves a picture, such as a flip, crop or rotation, if a mask is not among its
-           `fields`; or if a target of a loss has pairs of numbers, which may be points in the picture.
+    Finds: a random transform that moves a picture (a flip, crop or rotation) but not what belongs to it: a field of
+           `type: mask` that is not among its `fields`, or a target of pairs of numbers, which may be points in the
+           picture.
     Why:   after the transform, the target does not match the picture, so the model learns an average of wrong
            positions.
     Diff:

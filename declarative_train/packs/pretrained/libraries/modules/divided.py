@@ -1,5 +1,6 @@
-"""Parts of a model of transformers on one rank of the axes `tensor` and `expert`. Hooks on its modules, divided linear
-layers and experts exchange values with the other ranks, as `division.py` decides."""
+"""Division of a model of transformers over the ranks of the axes `tensor` and `expert`. The functions here replace
+linear layers and experts by their part on one rank, and put hooks on other modules; both exchange values with the other
+ranks. `division.py` decides what is divided, and how."""
 
 from __future__ import annotations
 
