@@ -235,7 +235,7 @@ def test_what_needs_a_matrix_says_so(name: str) -> None:
     assert made(name).check((5, 3)) is None
     if name.startswith(("xavier", "kaiming", "orthogonal")):
         assert shape_error is not None
-        assert "at least 2 dimensions, this one has shape (5)" in shape_error.message
+        assert "at least 2 dimensions, but this one has shape (5)" in shape_error.message
         assert shape_error.help
     else:
         assert shape_error is None

@@ -515,13 +515,13 @@ def test_what_a_metric_says() -> None:
     )  # the loss has warned
     assert shape_error(metric(type="accuracy"), ten, I64, one).port == "mask"
     said = shape_error(metric(type="f1"), ten, TensorSpec((10,), "int64", 3), None)
-    assert "is binary, but the target's values go from 0 to 2" in said.message
+    assert "the same shape, but the target's values go from 0 to 2" in said.message
     images = TensorSpec((10, 4, 4)), TensorSpec((4, 4), "int64"), None
     assert shape_error(metric(type="perplexity"), *images).help == "the shapes fit with `class_dim: 1`"
     assert metric(type="perplexity").check(MetricInputs(*images, class_dim=1)) is None
     said = shape_error(metric(type="auroc"), F32, F32, F32)
     assert said.port == "mask"
-    assert said.message == "`auroc` includes or excludes items, but the mask is float32, a weight for each"
+    assert said.message == "`auroc` cannot weight items, but the mask is float32: a weight for each item"
     assert metric(type="auroc").check(MetricInputs(F32, F32, TensorSpec((), "bool"))) is None
     assert metric(type="mean").check(MetricInputs(F32, I64, None)) is None
     past_the_last = ten, TensorSpec((), "int64", 11), None

@@ -132,7 +132,7 @@ class MatrixInit(Init, ABC):
         if len(shape) >= 2:
             return None
         return ShapeError(
-            f"`{self.type}` needs a parameter of at least 2 dimensions, this one has shape "
+            f"`{self.type}` needs a parameter of at least 2 dimensions, but this one has shape "
             f"({', '.join(map(str, shape))})",
             help="select weights only, and start biases with `zeros`",
         )

@@ -263,7 +263,7 @@ class BceWithLogits(Loss):
         if (shape_error := elementwise(self.type, input, target, mask)) is not None or target is None:
             return shape_error
         several = "use `cross_entropy`, with a score for each class"
-        if shape_error := needs_values(self.type, target, 0, 1, "yes or no", several):
+        if shape_error := needs_values(self.type, target, 0, 1, "a number from 0 to 1", several):
             return shape_error
         last = input.shape[-1] if input.shape else 1
         if isinstance(self.pos_weight, tuple) and len(self.pos_weight) != last:

@@ -89,7 +89,7 @@ class PoissonNll(ElementwiseLoss):
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
         if (shape_error := elementwise(self.type, input, target, mask)) is not None or target is None:
             return shape_error
-        return needs_values(self.type, target, 0, inf, "a count, from 0 on", "use `mse` or `l1` for other numbers")
+        return needs_values(self.type, target, 0, inf, "a count of 0 or more", "use `mse` or `l1` for other numbers")
 
 
 class MeanLoss(Loss):

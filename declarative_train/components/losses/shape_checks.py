@@ -105,7 +105,7 @@ def classes(
         return _no_class_dimension(type, input, class_dim)
     if input.shape[axis] == 1:
         message = f"`{type}` needs two classes or more: the input is {input}, with one value in dimension {class_dim}"
-        hint = "for a yes or no, use `bce_with_logits`; a node `flat: INPUT[:, 0]` gives the input the target's shape"
+        hint = "for one score, use `bce_with_logits`; a node `flat: INPUT[:, 0]` gives the input the target's shape"
         return ShapeError(message, port="input", help=hint)
     if target.is_floating:
         return _soft_target(type, input, target, soft)
@@ -220,7 +220,7 @@ def _both_ways(first: TensorSpec, second: TensorSpec, name: str = "input", other
         from_field = f"give the {other}'s field `columns: [NAME]` instead of `column: NAME`, which makes it {first}"
         return f"add a node `flat: {name.upper()}[{slicing}, 0]`, which is {second}; or {from_field}"
     if first.shape[:-1] == second.shape and first.shape and not second.is_floating and name == "input":
-        return "for a target of classes: the loss `cross_entropy`, the metrics `accuracy` and `f1`"
+        return "for a target of classes, use the loss `cross_entropy`, or the metrics `accuracy` and `f1`"
     if first.num_elements == second.num_elements:
         same = "one value" if first.num_elements == 1 else f"the same {first.num_elements} values"
         return f"reshape one of them: they have {same} per sample"

@@ -81,7 +81,11 @@ class StepLr(LrSchedule):
         hint = "shorten it, or remove it"
         return [
             ShapeError(
-                f"the drop at {text} is after the end of {format_count(num_steps, 'step')}", None, field, hint, True
+                f"the drop at {text} is after the end of the run, {format_count(num_steps, 'step')}",
+                None,
+                field,
+                hint,
+                True,
             )
             for field, text in places.items()
             if exact_steps(parse_duration(text)) > num_steps

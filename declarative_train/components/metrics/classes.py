@@ -45,7 +45,7 @@ def fits_task(type: str, task: Task, edges: MetricInputs, *, needs_bool_mask: bo
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     if needs_bool_mask and mask is not None and mask.dtype != "bool":
-        message = f"`{type}` includes or excludes items, but the mask is {mask.dtype}, a weight for each"
+        message = f"`{type}` cannot weight items, but the mask is {mask.dtype}: a weight for each item"
         hint = "give the metric a `mask` of its own: a comparison, such as `weight > 0`, is bool"
         return ShapeError(message, port="mask", help=hint)
     if task == "multilabel" and not edges.input.shape:
@@ -65,7 +65,7 @@ def _yes_or_no(type: str, target: TensorSpec) -> ShapeError | None:
     if target.is_floating or target.num_values is None or target.num_values <= 2:
         return None
     return ShapeError(
-        f"`{type}` of an input and a target of one shape is binary, but the target's values go from 0 to "
+        f"`{type}` is binary if input and target have the same shape, but the target's values go from 0 to "
         f"{target.num_values - 1}",
         port="target",
         help="the input needs a dimension for the classes",
@@ -76,7 +76,7 @@ def idle_average(metric: Counted | Ranked, edges: MetricInputs) -> ShapeError | 
     """Return a warning if the recipe sets `average` for a binary task, where there is nothing to average; else None."""
     if "average" not in metric.model_fields_set or task_of(metric.task, edges) != "binary":
         return None
-    message = f"`average` has no effect: `{metric.type}` is binary here, over all elements together"
+    message = f"`average` has no effect: `{metric.type}` is binary here, and counts all elements together"
     several = "remove it" + (", or add `task: multilabel`" if edges.input.shape else "")
     return ShapeError(message, field="average", help=several, is_warning=True)
 

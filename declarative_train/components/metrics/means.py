@@ -46,7 +46,9 @@ class Accuracy(Metric):
         axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
         if self.top_k >= edges.input.shape[axis]:
-            message = f"`top_k: {self.top_k}` of {format_count(edges.input.shape[axis], 'class')} is always correct"
+            message = (
+                f"with `top_k: {self.top_k}` of {format_count(edges.input.shape[axis], 'class')}, every item is correct"
+            )
             return ShapeError(message, field="top_k", help=f"use less than {edges.input.shape[axis]}")
         return None
 
