@@ -57,7 +57,7 @@ class VisibleDevices:
 
 
 def choose_device(layout: LayoutPlan, num_visible: int, where: str = "here") -> DeviceChoice:
-    """Return the devices for ranks on one machine. With `layout.device: auto` and no GPU, it is the CPU. Raises
+    """Return the devices for ranks on one machine. With `layout.device: auto` and no GPU, the CPU is chosen. Raises
     RunFailure if there are some GPUs, but fewer than the layout needs: a slow run on the CPU next to idle GPUs is
     rarely intended. `num_visible`: number of visible GPUs. `where`: the machine, for messages (`here`, `on gpu07`)."""
     if layout.device == "cpu":

@@ -155,8 +155,8 @@ def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, 
 
 
 def _is_plain(block: bytes) -> bool:
-    """Return whether every line end in a block of csv is certain to end a row. It is if the block has no quotes, and no
-    carriage return without a line feed."""
+    """Return whether every line end in a block of csv is certain to end a row. That is so if the block has no quotes,
+    and no carriage return without a line feed."""
     return b'"' not in block and block.count(b"\r") == block.count(b"\r\n")
 
 

@@ -337,8 +337,9 @@ class Checkpoints:
         self._engine.optimizer.load(state)
 
     def _find_cut(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, RankCut]:
-        """Return a dict from keys of `tensors` to this rank's part of the undivided tensor. It has the tensors that the
-        axis `tensor` or `expert` divides: parameters, their averages, and optimizer state of the same shape."""
+        """Return a dict from keys of `tensors` to this rank's part of the undivided tensor. The keys are those of
+        tensors that the axis `tensor` or `expert` divides: parameters, their averages, and optimizer state of the same
+        shape."""
         found = {}
         for key, tensor in tensors.items():
             name = key.partition("/")[2]

@@ -280,7 +280,7 @@ class Coordinator:
                 path.unlink(missing_ok=True)
 
     def _nodes_of_ranks(self) -> dict[int, str]:
-        """Return a dict from each rank to the text of its node, for messages; {} if there is only one node."""
+        """Return a dict from each rank to a text that names its node, for messages; {} if there is only one node."""
         assert self._job is not None
         if len(self._places) == 1:
             return {}

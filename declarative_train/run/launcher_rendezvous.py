@@ -137,8 +137,8 @@ def take(store: Store, key: str) -> Any:
 
 
 def take_all(store: Any, keys: Sequence[str]) -> list[Any]:
-    """Wait until the store has values under all `keys`, and return them in the order of `keys`. It is a single
-    request."""
+    """Wait until the store has values under all `keys`, and return them in the order of `keys`. Only one request is
+    sent."""
     return [pickle.loads(each) for each in store.multi_get(list(keys))] if keys else []
 
 

@@ -24,7 +24,7 @@ class NodeResult:
     """Result of a round on one node. `code`: exit code of its ranks, or None after a failure. `deaths`: a dict from
     each failed rank to its exit code. `failures`: reports of the failures. `late`: why ranks that were asked to stop
     did not save, or None. `waiting`: a dict from name to content of the files that ranks wrote because they waited too
-    long. `nodes`: a dict from each rank to the text of its node."""
+    long. `nodes`: a dict from each rank to a text that names its node."""
 
     code: int | None
     deaths: dict[int, int]

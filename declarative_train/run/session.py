@@ -77,8 +77,8 @@ class Session:
         return next((number for number in possible if self._plan_for(number) is not None), None)
 
     def _plan_for(self, num_nodes: int) -> Plan | None:
-        """Return the plan for this number of nodes, or None. It has the range of nodes and the number of restarts of
-        the original plan."""
+        """Return the plan for this number of nodes, or None if the recipe has none. Its range of nodes and its number
+        of restarts are those of the original plan."""
         if num_nodes not in self._plans:
             assert self._recompile is not None
             found, asked = self._recompile(num_nodes), self.plan

@@ -158,8 +158,8 @@ def _shrink(plan: Plan, rows: int) -> Plan:
 
 
 def _choose_parameters(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> list[str]:
-    """Return the names of the parameters to show: the first and the last trained one. In a pipeline, it is the last
-    trained one of each stage."""
+    """Return the names of the parameters to show. They are the first and the last trained parameter or, in a pipeline,
+    the last trained one of each stage."""
     pipeline = plan.layout.pipeline
     if pipeline is None:
         return list(dict.fromkeys((next(iter(parameters)), [*parameters][-1])))

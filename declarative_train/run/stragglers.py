@@ -20,7 +20,7 @@ class Stragglers:
 
     def find_changes(self, paces: Mapping[int, Pace], nodes: Mapping[int, str]) -> list[str]:
         """Return a sentence for each rank that has become slow, or is no longer slow, since the last call. `paces`: the
-        pace of each rank. `nodes`: a dict from each rank to the text of its node."""
+        pace of each rank. `nodes`: a dict from each rank to a text that names its node."""
         work_s = {rank: found for rank, pace in paces.items() if (found := pace.work_s) is not None}
         said = []
         for rank in work_s if len(work_s) == len(paces) > 1 else ():

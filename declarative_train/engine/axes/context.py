@@ -34,7 +34,7 @@ def divide_positions(built: BuiltModel, ranks: ContextRanks) -> None:
 
 
 def sync_positions(sync: GradientSync, position: MeshPosition) -> GradientSync:
-    """Return a GradientSync that calls `sync` and then sums the gradients over the ranks of the `context` axis.
+    """Return a GradientSync like `sync`, whose `reduce` also sums the gradients over the ranks of the `context` axis.
     `position`: this rank's position on the mesh."""
     group = position.context
     assert group is not None

@@ -114,8 +114,9 @@ def _other_coordinates(coordinates: Mapping[str, int]) -> dict[str, int]:
 
 
 def sum_copies_first(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
-    """Return a GradientSync that sums the gradients of parameters with copies on several stages, and then calls `sync`.
-    `built`: the stages on this rank. `position`: this rank's position on the mesh."""
+    """Return a GradientSync like `sync`, whose `reduce` first sums the gradients of parameters with copies on several
+    stages. Its `norm` counts each of these parameters once. `built`: the stages on this rank. `position`: this rank's
+    position on the mesh."""
     if not get_shared(plan):
         return sync
     shared = SharedParameters(plan, built.model, position)

@@ -106,9 +106,9 @@ def _tensor_ranks(position: MeshPosition, tokens: TokenCut | None = None) -> Ten
 
 
 def sync_parts(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
-    """Return a GradientSync that calls `sync` and then sums some gradients over the ranks of the `tensor` axis: those
-    of undivided parameters for which each rank computed only a part of the gradient. Its norm counts each parameter
-    once. `built`: this rank's part of the model. `position`: this rank's position on the mesh."""
+    """Return a GradientSync like `sync`, whose `reduce` also sums some gradients over the ranks of the `tensor` axis:
+    those of undivided parameters for which each rank computed only a part of the gradient. Its `norm` counts each
+    parameter once. `built`: this rank's part of the model. `position`: this rank's position on the mesh."""
     cuts, group = plan.layout.cuts, position.tensor
     assert cuts is not None
     assert group is not None

@@ -106,7 +106,7 @@ def join_tensors(source: Tensors, made: Mapping[str, Sequence[PartPlan]]) -> Ten
 def add_rows(source: Tensors, grown: Mapping[str, tuple[int, int]]) -> Tensors:
     """Return the tensors of `source`, some of them with more rows. `grown`: a dict from name to the number of rows
     before and after. Each new row is the mean of the rows in the source, as in Hewitt, Initializing new word embeddings
-    for pretrained language models, 2021. It is summed in float64, in the same order on every rank, and rounded to
+    for pretrained language models, 2021. The mean is summed in float64, in the same order on every rank, and rounded to
     float32."""
     grown = {name: rows for name, rows in grown.items() if name in source.shapes and source.shapes[name][0] == rows[0]}
 
