@@ -159,10 +159,17 @@ def check_buckets(section: DataSection, window: WindowSpec | None, span: Place) 
     place = span(f"data.fields.{first}.length")
     for name, buckets in found.items():
         if len(buckets) != len(found[first]):
-            message = f"`{name}` has {len(buckets)} buckets and `{first}` {len(found[first])}: a step is in one of each"
-            yield lengths_do_not_fit(span(f"data.fields.{name}.length"), message, "write as many in both")
+            message = (
+                f"`{name}` has {len(buckets)} buckets and `{first}` {len(found[first])}; "
+                "a step uses the same bucket of all fields"
+            )
+            yield lengths_do_not_fit(
+                span(f"data.fields.{name}.length"), message, "give both the same number of buckets"
+            )
     if window is not None:
-        yield lengths_do_not_fit(place, "a window combines rows of the longest length", "remove `buckets`")
+        yield lengths_do_not_fit(
+            place, "a window combines several rows, which must have one length", "remove `buckets`"
+        )
 
 
 def check_bucket_counts(section: DataSection, training: PreparedSet, span: Place) -> Iterator[Diagnostic]:

@@ -88,7 +88,7 @@ class TrainingBatches:
         elif spec.roll is not None and spec.shuffle:
             blocks = blocks_of(self._set.prepared)
             if blocks is None:
-                raise DataError("the plan reads the training set in blocks, but it has none any more")
+                raise DataError("the plan reads the training set in blocks, but the set no longer has blocks")
             self._order = RolledOrder(spec.seed, blocks, spec.roll, batch.global_batch_size)
         self._in_order = None if spec.shuffle or spec.mix else file_order(spec, self._set, batch.global_batch_size)
         self._cuts, self._buckets = _cuts(spec, self._set), None

@@ -116,13 +116,15 @@ def _if_empty(draft: DataDraft, name: str, each: RowsOfSet) -> Diagnostic | None
         return empty_set(at, name, message, None) if name == TRAINING else None
     if not len(each.rows):
         message = (
-            "the sets use all rows" if name == TRAINING else "no row is left for it, or none matches its condition"
+            "the other sets use all rows"
+            if name == TRAINING
+            else "no row is left for it, or none matches its condition"
         )
         return empty_set(place, name, message, "make the other sets smaller" if name == TRAINING else None)
     if each.windows is None or len(each.windows):
         return None
-    of = "" if draft.window is None or draft.window.by is None else f" of one `{draft.window.by}`"
-    message = f"nowhere among its {format_count(len(each.rows), 'row')} do {each.windows.length}{of} follow each other"
+    of = "" if draft.window is None or draft.window.by is None else f" with the same `{draft.window.by}`"
+    message = f"its {format_count(len(each.rows), 'row')} do not include {each.windows.length} consecutive ones{of}"
     return empty_set(draft.span("data.window.length"), name, message, "make the window shorter")
 
 

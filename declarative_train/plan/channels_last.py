@@ -117,7 +117,7 @@ class ImageLayout:
             return False, f"it is not faster in {self.precision}"
         if self.reordered.by_norms >= self.reordered.by_convolutions:
             return False, "norms would reorder as much as convolutions do now"
-        return True, f"convolutions in {self.precision} compute so, without reordering"
+        return True, f"convolutions in {self.precision} compute with it, without reordering"
 
     def count_in(self, node: ReorderedElements, *, is_last: bool) -> int:
         """Return the number of elements per sample that a GPU copies to the other format in the forward of one node.

@@ -63,6 +63,6 @@ def _find_in(lowered: Lowered, length: int, what: str, edges: Edges, class_dim: 
     if whole and len(whole) < len(read):
         yield f"{what} reads `{whole[0]}`, which has no positions"
     elif class_dim == 1 and not whole:
-        yield f"{what} has its classes in front of the positions"
+        yield f"{what} has its classes in a dimension before the positions"
     elif not is_own:
         yield f"{what} may read all positions of a row"

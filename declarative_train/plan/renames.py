@@ -89,7 +89,7 @@ def _selector(key: str, into: str | None) -> _Selector | None:
             stars += 1
         elif token.startswith("{"):
             if words:
-                raise ValueError("one `{a,b}` in a key is allowed: write two entries")
+                raise ValueError("a key may have only one `{a,b}`: write two entries")
             words = tuple(word.strip() for word in token[1:-1].split(","))
             form += f"(?P<word>{'|'.join(map(re.escape, words))})"
         else:
@@ -256,7 +256,9 @@ def find_removed(recipe: Recipe, node: str) -> tuple[Related, ...]:
     `node`: node whose weights the entry is for."""
     path = ("model", "weights", node, "rename")
     gone = (each for each in recipe.document.dropped if each.path[:-1] == path and each.reason == "removed")
-    return tuple(Related(each.by, f"this removes the base's entry for `{each.path[-1]}`") for each in gone)
+    return tuple(
+        Related(each.by, f"this removes the entry for `{each.path[-1]}` of the extended recipe") for each in gone
+    )
 
 
 def find_unmatched(found: Iterable[str], rename: Mapping[str, str | None]) -> list[str]:

@@ -261,8 +261,8 @@ def _hint(missing: list[str], unexpected: list[str], wrong: list[str], *, has_he
         )
     if missing:
         return (
-            "a model without a head has no weights for it: `AutoModelForCausalLM` saves the whole of it, and "
-            "`exclude: [logits]` next to `path` starts a new one"
+            "a model without a head has no weights for the head: save `AutoModelForCausalLM`, which has them, or let "
+            "`exclude: [logits]` next to `path` start a new head"
         )
     return None
 

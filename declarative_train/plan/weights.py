@@ -94,7 +94,7 @@ def plan_weights(
                 message, hint = problem_and_hint
                 gone = find_removed(recipe, weights.node)
                 if gone:
-                    hint = "a null removes the base's entry: remove it here to keep that entry"
+                    hint = "remove the null here to keep that entry"
                 weight_error = weights_do_not_fit(weights.span, weights.path, message, hint)
                 diagnostics.append(weight_error._replace(related=gone))
     diagnostics += _check_package(recipe.model.weights)

@@ -103,8 +103,8 @@ def test_describe_needs_no_torch(folder: Path) -> None:
         ({"source": PEOPLE_SOURCE, "fields": {"x": {"column": "height", "dtype": "int64"}}, "split": {}}, "D009", "data.fields.x.dtype", "1.65", "float32"),
         ({"source": PEOPLE_SOURCE, "fields": {"x": {"type": "category", "column": "height"}}, "split": {}}, "D009", "data.fields.x.column", "1.65", None),
         ({"split": {"v": {"type": "where", "column": "label", "equals": 11}}}, "D010", "data.split.v", "`v` is empty", None),
-        ({"split": {"a": {"type": "where", "column": "label", "at_most": 9}}}, "D010", "data.split", "`training` is empty: the sets use all", "smaller"),
-        ({"window": {"length": 2000}, "split": {}}, "D010", "data.window.length", "nowhere among its 1,797 rows do 2000", "shorter"),
+        ({"split": {"a": {"type": "where", "column": "label", "at_most": 9}}}, "D010", "data.split", "`training` is empty: the other sets use all", "smaller"),
+        ({"window": {"length": 2000}, "split": {}}, "D010", "data.window.length", "its 1,797 rows do not include 2000 consecutive ones", "shorter"),
         ({"window": {"length": 16}, "split": {"v": 0.2}}, "D011", "data.split.v.type", "16 consecutive rows", "last"),
         ({"fields": {"x": {**PIXELS, "rows": ":4"}}}, "D012", "data.fields.x.rows", "has no `window`", "window"),
         ({"fields": {"x": {**PIXELS, "rows": "8:"}}, "window": {"length": 8}, "split": {}}, "D013", "data.fields.x.rows", "`rows: 8:` selects no row of a window of 8", "0 to 7"),
@@ -263,4 +263,4 @@ def test_integers_that_no_number_type_holds_are_said_whatever_the_other_fields_a
     assert diagnostics
     assert {item.code for item in diagnostics} == {"D003"}
     assert len(diagnostics) == 1
-    assert "`id` in data/ids.csv misses values and holds integers beyond 2^53" in diagnostics[0].message
+    assert "`id` in data/ids.csv has missing values and integers beyond 2^53" in diagnostics[0].message

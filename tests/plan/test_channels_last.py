@@ -79,7 +79,7 @@ def test_the_plan_weighs_it_on_a_gpu(planned) -> None:
         ({"layout": "{device: cpu}"}, "yes, operations after the convolutions are faster with it"),
         ({"layout": "{device: cpu}", "norm": NORMS["group"]}, "no, norms over groups of channels are slower with it"),
         ({}, "no, it is not faster in fp32"),
-        ({"precision": "bf16"}, "yes, convolutions in bf16 compute so, without reordering"),
+        ({"precision": "bf16"}, "yes, convolutions in bf16 compute with it, without reordering"),
         ({"word": "true"}, "yes, set in the recipe"),
         (
             {"layout": "{gpus: 1}"},
