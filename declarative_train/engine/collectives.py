@@ -217,9 +217,9 @@ class MeshPosition:
         return DeviceMesh.from_group([copies, shards], device, ranks, mesh_dim_names=("replicate", "shard"))
 
     def _join(self, layout: LayoutPlan, along: Sequence[Axis]) -> tuple[Alone | Ranks, Sequence[int]]:
-        """Return the collective over the ranks that differ from this one only in their positions on the axes `along`,
-        and the global numbers of these ranks. Axes that the mesh does not have are ignored. If it has none of them, the
-        result is this rank alone."""
+        """Return the collective over the ranks that differ from this one only in their positions on the axes `along`.
+        Also return the global numbers of these ranks. Axes that the mesh does not have are ignored. If it has none of
+        them, the result is this rank alone."""
         axes = tuple(axis for axis in along if layout.has(axis))
         if not axes:
             return Alone(), (self.world.rank,)

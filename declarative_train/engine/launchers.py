@@ -133,9 +133,9 @@ class SeatError(ValueError):
 def find_seat(
     node: int | None = None, head: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> Seat | None:
-    """Return the number of this node and the address of the head node, if this process is the only one on one of
-    several nodes (machines); otherwise None. `node`, `head`: the options `--node` and `--head`. Without them, the
-    environment variables of a launcher are read. Raises SeatError."""
+    """Return the number of this node and the address of the head node. Return None if this process is not the only one
+    on one of several nodes (machines). `node`, `head`: the options `--node` and `--head`. Without them, the environment
+    variables of a launcher are read. Raises SeatError."""
     if node is not None or head is not None:
         head = head or environment.get("MASTER_ADDR")
         if node is None or not head:

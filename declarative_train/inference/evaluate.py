@@ -314,8 +314,8 @@ def _set_of(trained: Trained, wanted: str | None) -> str:
 
 
 def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
-    """Return a notice if the run's own evaluations used another number of samples of the set `name` than `num_samples`,
-    because the values then differ; otherwise []."""
+    """Return a notice if the run's own evaluations used another number of samples of the set `name` than `num_samples`.
+    The values then differ from those in the log. Otherwise return []."""
     evaluation = trained.plan.evaluation
     if evaluation is None or name not in (*evaluation.sets, *evaluation.final_sets):
         return []

@@ -126,7 +126,7 @@ class Trained:
         return classes_of(self.plan, self.fields[field])
 
     def unit(self, field: str) -> Unit | None:
-        """Return how the values of a field are converted to the values of its columns (value * multiply + add); None if
+        """Return the factors (multiply, add) that convert the values of a field to the values of its columns; None if
         both are equal."""
         return unit_of(self.fields[field])
 

@@ -149,8 +149,8 @@ class WindowSamples:
         return SampleBatch(begin, values, self._about(starts))
 
     def _about(self, starts: np.ndarray) -> pa.Table:
-        """Return a table with one row per window: the numbers of its first and last row, counted from 1, and the values
-        of the kept columns in its last row. `starts`: positions at which the windows begin."""
+        """Return a table with one row per window. It has the numbers of the window's first and last row, counted from
+        1, and the values of the kept columns in its last row. `starts`: positions at which the windows begin."""
         import pyarrow as pa
 
         first, last = self._rows.at(starts), self._rows.at(starts + self.span - 1)

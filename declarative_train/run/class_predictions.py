@@ -177,8 +177,8 @@ def _num_classes(one: Meaning) -> int:
 
 
 def _picture_field(plan: Plan) -> FieldSpec | None:
-    """Return the first field that the model reads and that has the shape of an image, (1 or 3, height, width); None if
-    there is none."""
+    """Return the first field that the model reads and that has the shape of an image, (1 or 3, height, width), or
+    None."""
     read = {edge for graph in (plan.batch_graph, plan.graph) for node in graph.nodes for edge in node.inputs.values()}
     for field in plan.data.fields:
         shape = field.tensor.shape

@@ -75,8 +75,8 @@ class FirstSteps:
         return found
 
     def final(self) -> list[str]:
-        """Return a message on the parameters that had no gradient in the first steps and still have none in the last
-        step; [] if there are none."""
+        """Return a message on the parameters that had no gradient in the first steps and have none in the last step.
+        Return [] if there are none."""
         if not self._zero:
             return []
         sizes = self._engine.ranks.sum(self._measure()).tolist()

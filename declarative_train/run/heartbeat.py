@@ -216,8 +216,8 @@ def time_stuck(paces: Mapping[int, Pace]) -> float:
 
 
 def describe_stuck(paces: Mapping[int, Pace], nodes: Mapping[int, str]) -> str:
-    """Return a sentence that names the ranks that make no progress, their node, their step, for how long, and the ranks
-    that wait for them. `nodes`: a dict from each rank to a text that names its node."""
+    """Return a sentence on the ranks that make no progress: their node, their step, for how long, and which ranks wait
+    for them. `nodes`: a dict from each rank to a text that names its node."""
     stuck = find_stuck(paces)
     beats = {rank: pace.beat for rank, pace in paces.items() if pace.beat is not None}
     idle_s = time_stuck(paces)

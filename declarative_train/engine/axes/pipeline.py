@@ -361,8 +361,8 @@ def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
 
 
 def find_length_buckets(plan: Plan) -> tuple[str, dict[int, int]]:
-    """Return the name of a field with length buckets, and a dict from the field's length on one rank to the number of
-    the length bucket, from 0. Without length buckets, return "" and {}."""
+    """Return the name of a field with length buckets, and a dict from its length on one rank to the number of the
+    length bucket. The first bucket has number 0. Without length buckets, return "" and {}."""
     name, buckets = next(iter(buckets_of(plan.data).items()), ("", ()))
     context = plan.layout.context
     size = plan.layout.size("context") if context is not None and name in context.names else 1

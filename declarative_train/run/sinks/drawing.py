@@ -72,8 +72,8 @@ def confusion_matrix(title: str, names: Sequence[str], table: Sequence[Sequence[
 
 
 def samples_sheet(answers: Sequence[SamplePrediction]) -> Image | None:
-    """Return an image of the samples that have an image, each with target and prediction below it: green if the
-    prediction is right, otherwise red. Return None if no sample has an image."""
+    """Return an image of the samples that have an image, or None if there are none. Each has target and prediction
+    below it: green if the prediction is right, otherwise red."""
     from PIL import Image
 
     shown = [(answer, answer.picture) for answer in answers if answer.picture is not None]

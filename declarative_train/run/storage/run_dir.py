@@ -56,8 +56,8 @@ MOST_CHANGES = 5  # changes of a recipe since a checkpoint that a message names
 
 @dataclass(frozen=True, slots=True)
 class RunPlace:
-    """Folder of a run, and the state from which the run starts: a checkpoint (`entry`) or, if it is None, the initial
-    `weights` of the plan. `notices`, `warnings`: lines to print about this choice."""
+    """Folder of a run, and the state from which the run starts. This is a checkpoint (`entry`) or, if `entry` is None,
+    the initial `weights` of the plan. `notices`, `warnings`: lines to print about this choice."""
 
     run_dir: Path
     entry: CheckpointEntry | None
