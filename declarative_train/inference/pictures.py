@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from declarative_train.inference.evaluate import EvaluationResult
 from declarative_train.inference.report import Report
 from declarative_train.run.sinks.drawing import INK, LINE, MOST_DRAWN, canvas, confusion_matrix, png
 from declarative_train.run.sinks.tensorboard import new_event_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from declarative_train.inference.evaluate import EvaluationResult
 
 FOLDER = "evaluations"
 _MARGIN, _WIDE = 110, 640

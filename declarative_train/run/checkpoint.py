@@ -27,7 +27,6 @@ from declarative_train.engine.checkpoints.retry import LOOK_S, retry_on
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore
 from declarative_train.engine.checkpoints.together import ALONE, check_together, collect, join_groups, read_once
 from declarative_train.engine.collectives import Ranks, local_part
-from declarative_train.engine.engine import Engine
 from declarative_train.engine.failures import CheckpointFailure, PeerFailure, first_line, limit_s
 from declarative_train.engine.step import frozen_base
 from declarative_train.engine.step.load_weights import write_packed
@@ -40,6 +39,7 @@ from declarative_train.run.signals import SAVING
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
 
+    from declarative_train.engine.engine import Engine
     from declarative_train.plan.plan import Plan
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from declarative_train.data.batch import Batch
-from declarative_train.engine.engine import Engine
 from declarative_train.run.after_step import AfterStep
 from declarative_train.run.event import Event, Notice, Progress, RunEnded
 from declarative_train.run.first_steps import FirstSteps
@@ -18,6 +17,7 @@ from declarative_train.run.run_state import RunState
 from declarative_train.run.step_schedule import StepSchedule
 
 if TYPE_CHECKING:
+    from declarative_train.engine.engine import Engine
     from declarative_train.plan.plan import Plan
     from declarative_train.run.checkpoint import Checkpoints
     from declarative_train.run.evaluate import Evaluator

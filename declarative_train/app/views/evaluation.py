@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from declarative_train.app.views.table import table
 from declarative_train.core.amounts import format_count
 from declarative_train.core.amounts import number as four_decimals
-from declarative_train.inference.evaluate import EvaluationResult
 from declarative_train.inference.report import Report, WorstSample
+
+if TYPE_CHECKING:
+    from declarative_train.inference.evaluate import EvaluationResult
 
 MOST_CLASSES = 30  # number of listed classes; if there are more, those with the most samples
 _MOST_MISTAKES = 10

@@ -1,4 +1,4 @@
-"""Choice of a mode for `parallelism: auto`, and the reason for it.
+"""Choice of a mode for `parallelism: auto`, and its reason. If no mode fits: changes of the recipe with which one fits.
 
 Every candidate is checked by the rules for its mode, by its memory, and by its predicted step time. The shortest time
 wins. Times that differ by less than a hundredth count as equal, because estimates are not more exact; then the simpler
@@ -20,14 +20,16 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.checks.stages import does_not_fit, no_mode_left
 from declarative_train.plan.predictions import TAKEN, CandidatePlan, ChoicePlan
 from declarative_train.planner.auto.candidates import Candidate, candidates, list_divided
-from declarative_train.planner.auto.hints import hints
 from declarative_train.planner.auto.judge import Judge, LayoutVerdict, findings
-from declarative_train.planner.auto.target import Target
+from declarative_train.planner.auto.target import Target, target_of
 from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.training import ActivationCheckpointing, Training
 
 EQUAL = 1.01
 TOO_HIGH = 1.25  # highest ratio of estimate to need: 1.19 was measured (tests/planner/test_auto_search.py)
 CORRECTED_TOO_HIGH = 1.1
+MOST_HINTS = 3
+FACTORS = (2, 4, 8, 16, 32, 64)  # by which hints increase the number of GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,3 +279,59 @@ def _explain_skipped(simpler: Sequence[LayoutVerdict]) -> list[str]:
     if refused is not None and refused.refusal is not None:
         reasons.append(f"{refused.candidate.family} is rejected ({refused.refusal.code})")
     return reasons
+
+
+def hints(judge: Judge) -> list[str]:
+    """Return a few changes of the recipe, as text; with each of them the model would fit. The list is empty if none
+    was found."""
+    found: list[str] = []
+    for way, recipe in _variants(judge.recipe):
+        target = target_of(recipe.layout)
+        changed = Judge.of(recipe, judge.lowered, judge.parameters, judge.data, target, judge.scales)
+        for candidate in candidates(recipe, most_stages=0):  # without pipelines: one mode that fits is enough
+            verdict = changed.verdict(candidate)
+            if verdict.fits:
+                found.append(f"{way} ({candidate.words}, {amount(verdict.memory_bytes, 'B')})")
+                break
+        if len(found) == MOST_HINTS or (found and way.startswith("layout")):
+            break
+    return found
+
+
+def _variants(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
+    """Yield pairs (description of a change, the changed recipe)."""
+    training, layout = recipe.training, recipe.layout
+    policy = training.activation_checkpointing.policy
+    again = _with(training, activation_checkpointing=ActivationCheckpointing(policy="blocks"))
+    if policy == "none":
+        kept = _with(training, activation_checkpointing=ActivationCheckpointing(policy="selective"))
+        yield "training.activation_checkpointing: selective", recipe._replace(training=kept)
+    if policy in ("none", "selective"):
+        yield "training.activation_checkpointing: blocks", recipe._replace(training=again)
+    steps = _most_accumulation(recipe)
+    if steps is not None:
+        less = {"gradient_accumulation_steps": steps, "microbatch_size": None}
+        yield f"training.gradient_accumulation_steps: {steps}", recipe._replace(training=_with(training, **less))
+        if policy == "none":
+            both = f"training.gradient_accumulation_steps: {steps} with activation_checkpointing: blocks"
+            yield both, recipe._replace(training=_with(again, **less))
+    for factor in FACTORS:
+        number = layout.num_gpus * factor
+        if training.global_batch_size % number:
+            return
+        if layout.gpus is None:
+            changed, way = {"nodes": layout.num_nodes * factor}, f"layout.nodes: {layout.num_nodes * factor}"
+        else:
+            changed, way = {"gpus": number}, f"layout.gpus: {number}"
+        yield way, recipe._replace(layout=layout.model_copy(update=changed))
+
+
+def _most_accumulation(recipe: Recipe) -> int | None:
+    """Return the number of accumulation steps with which each GPU computes one sample at a time. Return None if the
+    recipe already has that number, or if the batch does not divide evenly over the GPUs."""
+    share, rest = divmod(recipe.training.global_batch_size, recipe.layout.num_gpus)
+    return share if not rest and share > (recipe.training.gradient_accumulation_steps or 1) else None
+
+
+def _with(training: Training, **values: object) -> Training:
+    return training.model_copy(update=values)
