@@ -26,7 +26,7 @@ class Convolution(Spatial, ABC):
     """Base class of convolutions. Parameters `weight` (out, in / groups, *kernel) and `bias` (out,)."""
 
     out_channels: int = Field(ge=1)
-    """Channels of the output; the number of input channels is that of the input."""
+    """Channels of the output; those of the input follow from its shape."""
     kernel_size: Sizes
     """Size of the kernel: one number, or one per spatial dimension."""
     stride: Sizes = 1
@@ -138,7 +138,7 @@ class TransposedConvolution(Spatial, ABC):
     """Base class of transposed convolutions. Parameters `weight` (in, out / groups, *kernel) and `bias` (out,)."""
 
     out_channels: int = Field(ge=1)
-    """Channels of the output; the number of input channels is that of the input."""
+    """Channels of the output; those of the input follow from its shape."""
     kernel_size: Sizes
     """Size of the kernel: one number, or one per spatial dimension."""
     stride: Sizes = 1

@@ -39,7 +39,7 @@ class LayoutChoice:
     recipe         the recipe with the chosen mode in place of `auto`, else None
     plan           the choice and its reasons, as the Plan stores them
     doubtful       a candidate to trace before the choice
-    is_last_hope   no candidate fits by its estimate, and `doubtful` is the smallest of them
+    is_last_hope   no candidate may fit according to the estimates, and `doubtful` is the smallest one
     bounded        a candidate whose step time must be computed before the choice, because only a lower bound is known
     """
 
@@ -145,8 +145,8 @@ def _find_doubtful(
     """Return the verdict on the candidate to trace before a mode is chosen, or None if no trace is needed.
 
     If no candidate may fit, it is the smallest one that is not yet traced. Otherwise it is the fastest promising one,
-    if its estimate exceeds the memory. Otherwise it is the one with the shortest time, if a simpler one would be
-    chosen only because both times count as equal.
+    if its estimate exceeds the memory. Otherwise it is the one with the shortest time, if it is not yet traced and a
+    simpler candidate would be chosen without it.
 
     `promising`: the candidates that may fit. `possible`: all candidates without an error. `known`: name of a traced
     candidate -> its memory in bytes."""

@@ -134,7 +134,7 @@ class Judge:
     def verdict_of_divided(self, candidate: Candidate, *, is_exact: bool = False) -> LayoutVerdict | None:
         """Return the verdict on a candidate whose ranks divide layers, experts or positions. Return None if the recipe
         has an error in this mode, or if nothing in the model can be divided in this way. The step time of divided
-        layers is only a lower bound. With `is_exact`, their kernels are traced, and the time is exact."""
+        layers is only a lower bound. With `is_exact` it is an estimate, because their kernels are traced."""
         recipe = self.recipe._replace(parallelism=candidate.parallelism)
         if any(each.is_error for each in findings(recipe)):
             return None

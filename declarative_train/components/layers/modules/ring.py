@@ -50,9 +50,11 @@ class RingAttention:
         return found
 
     def blocks(self, owner: int, num_own: int) -> Iterator[tuple[slice, slice, int, int]]:
-        """Yield the pairs (block of queries of this rank, block of keys of rank `owner`) in which some query may see a
-        key. Each pair is a tuple (slice of the queries, slice of the keys, first position of the queries, first
-        position of the keys). `num_own`: the number of queries of this rank.
+        """Yield pairs of a block of this rank's queries and a block of the keys of rank `owner`.
+
+        Pairs that the causal order or the window forbids completely are left out. Each pair is a tuple (slice of the
+        queries, slice of the keys, first position of the queries, first position of the keys). `num_own`: the number
+        of queries of this rank.
         """
         c = num_own // 2
         step = min(c, MOST_QUERIES)
