@@ -52,7 +52,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     phase            the class of new storages
     changes          pairs (storage, change in bytes), in order of time
     operations       for each operation that changed something, a tuple (name, length of `changes` after it, pass)
-    between          the pass of operations outside of autograd; others have ("backward", torch's number of the backward)
+    between          the pass of operations outside of autograd; others have ("backward", number of the backward)
     copies_reduced   also count the copy that gloo makes of a tensor before it reduces it"""
 
     def __init__(self, *, copies_reduced: bool = False) -> None:
