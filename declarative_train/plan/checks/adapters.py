@@ -63,7 +63,7 @@ def rank_is_full(span: Span, path: str, rank: int, shape: tuple[int, int]) -> Di
     +       hidden: {adapter: {type: lora, rank: 4}}
     +       logits: {frozen: false}
     """
-    message = f"rank {rank} of the adapter is not below the sides of `{path}`, whose weight is {shape[0]} x {shape[1]}"
+    message = f"the adapter of `{path}` has rank {rank}, which is too large for its weight of {shape[0]} x {shape[1]}"
     return warning("U122", span, message, f"a rank below {min(shape)}, or no adapter and `frozen: false`")
 
 

@@ -41,7 +41,7 @@ def padding_decides_mean(span: Span, kind: str, name: str) -> Diagnostic:
     -     loss: {mask: null}
     +     loss: {mask: counts}
     """
-    message = f"the {kind} `{name}` is a mean over all positions, of which each bucket of `length` has another number"
+    message = f"the {kind} `{name}` is a mean over all positions: their number differs from bucket to bucket"
     return error("O107", span, message, "set `mask` to a node of `FIELD.mask` or `FIELD.trained`")
 
 

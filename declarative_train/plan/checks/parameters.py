@@ -145,7 +145,7 @@ def frozen_is_drawn(span: Span, names: Sequence[str]) -> Diagnostic:
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     shown = ", ".join(f"`{name}`" for name in names[:2])
     message = f"{shown}{more} are frozen, and keep the random numbers that they start from"
-    hint = "load trained ones with `model.weights`; if random ones are meant, say so by `init`"
+    hint = "load trained ones with `model.weights`; if random ones are meant, set `init`"
     return warning("U111", span, message, hint)
 
 

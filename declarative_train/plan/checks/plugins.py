@@ -50,7 +50,7 @@ def plugin_mixes_samples(span: Span, name: str, habits: Habits, batch: BatchSpec
         layout: {gpus: 2}
     """
     size = batch.microbatch_size
-    differs = f"over the {format_count(size, 'sample')} of one rank's slice: gradients differ on another layout"
+    differs = f"over the {format_count(size, 'sample')} of one rank's microbatch: gradients differ on another layout"
     if habits.batch_norms and "evaluation" not in habits.mixes:
         inside = habits.batch_norms[0]
         others = f" (and {len(habits.batch_norms) - 1} more)" if len(habits.batch_norms) > 1 else ""

@@ -182,8 +182,7 @@ def pairs_torn(span: Span, name: str, batch: BatchSpec) -> Diagnostic:
     size = batch.microbatch_size
     sizes = sorted({max(2, size - 1), size + 1})
     more = batch.data_parallel_size * batch.accumulation * batch.num_microbatches
-    through = f"{format_count(size, 'sample')} {'go' if size > 1 else 'goes'} through together"
-    message = f"`{name}` mixes pairs of samples, but {through}"
+    message = f"`{name}` mixes pairs of samples, but a microbatch has {format_count(size, 'sample')}"
     hint = f"use an even number: `global_batch_size: {' or '.join(str(each * more) for each in sizes)}`"
     return error("R110", span, message, hint)
 
@@ -210,8 +209,8 @@ def group_of_microbatch(span: Span, names: Sequence[str], batch: BatchSpec) -> D
     return warning(
         "R105",
         span,
-        f"`{names[0]}`{others} uses the {format_count(batch.microbatch_size, 'sample')} of one rank's slice: gradients "
-        "differ on another layout",
+        f"`{names[0]}`{others} uses the {format_count(batch.microbatch_size, 'sample')} of one rank's microbatch: "
+        "gradients differ on another layout",
         f"`over: {batch.microbatch_size} samples` gives the same result here, and on every layout",
     )
 
@@ -232,7 +231,7 @@ def padded_group(span: Span, name: str) -> Diagnostic:
         layout: {gpus: 2}
         training: {global_batch_size: 12}
     """
-    message = f"`{name}` reads across the batch, but a pipeline pads the last batch of an epoch"
+    message = f"`{name}` computes with several samples, but a pipeline pads the last batch of an epoch"
     return error("R106", span, message, "set data.last_batch to drop")
 
 

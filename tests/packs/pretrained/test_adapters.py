@@ -173,7 +173,7 @@ def test_what_is_trained_and_how(folder: Path) -> None:
     [
         ({"norm": {"adapter": {"type": "lora"}}}, "U120", "linear maps are `layers.0.attn.qkv`"),
         ({"attn": {"adapter": {"type": "lora"}, "frozen": False}}, "U121", "`layers.0.attn.qkv.weight` has an adapter"),
-        ({"attn": {"adapter": {"type": "lora", "rank": 16}}}, "U122", "whose weight is 32 x 16"),
+        ({"attn": {"adapter": {"type": "lora", "rank": 16}}}, "U122", "too large for its weight of 32 x 16"),
         (
             {"logits": {"adapter": {"type": "lora"}}, "logits.weight": {"tie": "embed.weight"}},
             "U123",
