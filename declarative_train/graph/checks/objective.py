@@ -82,7 +82,7 @@ def target_in_disguise(span: Span, field: str, column: str, target: str, how: st
         "O016",
         span,
         f"`{field}` contains `{column}`, which {how} the target `{target}`: the model may copy the answer",
-        f"if it is not known before the answer is, remove it, from a glob with `exclude: [{column}]`",
+        f"if it is known only together with the answer, remove it; from a glob, with `exclude: [{column}]`",
     )
 
 

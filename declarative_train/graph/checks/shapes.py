@@ -130,7 +130,10 @@ def name_of_python(span: Span, name: str) -> Diagnostic:
     """
     first = name.partition(".")[0]
     return error(
-        "G006", span, f"a node cannot be named `{first}`: it is a keyword of Python", f"such as `{first}_node`"
+        "G006",
+        span,
+        f"a node cannot be named `{first}`: it is a keyword of Python",
+        f"rename it, for example to `{first}_node`",
     )
 
 

@@ -61,7 +61,7 @@ def _card(trained: Trained, found: LibraryModel, kind: str, folder: Path) -> str
     if found.library == TIMM:
         code = ["import timm", "", 'model = timm.create_model("local-dir:THIS FOLDER", pretrained=True)']
         node = "{type: timm, path: THIS FOLDER, pretrained: true, input: image}"
-        note = "Pictures go in as the fields of the recipe make them: `mean` and `std` of config.json are timm's."
+        note = "Prepare pictures as the recipe does: `mean` and `std` in config.json are timm's defaults."
         kind = str(found.fields["name"])
     else:
         code = [f"from transformers import {kind}", "", f'model = {kind}.from_pretrained("THIS FOLDER")']

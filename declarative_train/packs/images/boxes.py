@@ -104,9 +104,9 @@ class BoxesField(Field):
     def _agrees(self) -> BoxesField:
         said = [key for key in ("num_classes", "values") if getattr(self, key) is not None]
         if self.labels is None and said:
-            raise ValueError(f"`{said[0]}` is about classes, and no column has them: name it, `labels: COLUMN`")
+            raise ValueError(f"`{said[0]}` is for classes, but no column has them: set `labels: COLUMN`")
         if self.labels is not None and len(said) != 1:
-            raise ValueError("say which classes `labels` has: `num_classes`, or a list of `values`, and one of them")
+            raise ValueError("set the classes of `labels` by one of two keys: `num_classes`, or a list of `values`")
         if self.values is not None and len(set(self.values)) < len(self.values):
             raise ValueError("`values` names a class twice")
         return self

@@ -45,7 +45,7 @@ class ImageFolderDataset(Dataset):
         try:
             return _table_of(root, files_below(root, ENDINGS))
         except OSError as error:
-            raise SourceError("unreadable", f"cannot look at {format_path(root)}: {error.strerror}") from error
+            raise SourceError("unreadable", f"cannot list {format_path(root)}: {error.strerror}") from error
 
     @classmethod
     def open_files(cls, paths: Sequence[str], source: Mapping[str, object]) -> Table:

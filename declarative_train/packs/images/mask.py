@@ -46,7 +46,7 @@ class MaskField(PictureField):
     @model_validator(mode="after")
     def _agrees(self) -> MaskField:
         if (self.num_classes is None) == (self.values is None):
-            raise ValueError("say how many classes there are: `num_classes`, or a list of `values`, and one of them")
+            raise ValueError("set the classes by one of two keys: `num_classes`, or a list of `values`")
         if self.values is not None and len(set(self.values)) < len(self.values):
             raise ValueError("`values` names a pixel twice")
         if self.ignore is not None and self.values is not None and self.ignore in self.values:

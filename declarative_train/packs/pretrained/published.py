@@ -254,7 +254,7 @@ def find_published_folder(written: str, absolute: str) -> str:
         raise PublishedError(message, install("transformers")) from None
     found = hub.try_to_load_from_cache(written, CONFIG)
     if not isinstance(found, str):
-        message = f"`{written}` is neither a folder nor in the cache of huggingface-hub; nothing is fetched here"
+        message = f"`{written}` is neither a folder nor in the cache of huggingface-hub; nothing is downloaded"
         raise PublishedError(message, f"`hf download {written}` puts it there")
     return os.path.dirname(found)
 
@@ -279,7 +279,9 @@ def params_of(family: Family, config: Mapping[str, Any]) -> dict[str, object]:
     """Return the params of the block that follow from the config. Raises PublishedError."""
     kind = _kind(family, config)
     if (config.get("quantization_config") or {"quant_method": "mxfp4"}).get("quant_method") != "mxfp4":
-        raise PublishedError("its weights are quantized, and not as mxfp4", "give the model as it was before that")
+        raise PublishedError(
+            "its weights are quantized in another format than mxfp4", "use the model without quantization"
+        )
     data = {**config.get("model_args", {}), **config} if kind.library == TIMM else config
     # null may be a value: a Mistral without attention window has `sliding_window: null`
     seen = {**kind.absent, **{key: value for key, value in data.items() if value is not None or key in kind.absent}}
@@ -311,9 +313,9 @@ def library_hint(config: Mapping[str, Any]) -> str | None:
     """Return a hint for a model that dtrain's blocks cannot load: to use a node of timm or transformers. Return None if
     the model needs code of its own, which these nodes do not run."""
     if is_of_timm(config):
-        return "`{type: timm, path: FOLDER, pretrained: true}` takes it, as timm computes it"
+        return "`{type: timm, path: FOLDER, pretrained: true}` loads it with timm"
     is_known = "model_type" in config and not config.get("auto_map")
-    return "`{type: transformers, path: FOLDER}` takes it, as transformers computes it" if is_known else None
+    return "`{type: transformers, path: FOLDER}` loads it with transformers" if is_known else None
 
 
 def config_of(
@@ -346,7 +348,7 @@ def config_of(
         if _says(family, config, params):
             return config
     listed = ", ".join(kinds)
-    raise PublishedError(f"no config of {listed} says what this `{family.block}` is", "export it as safetensors")
+    raise PublishedError(f"no config of {listed} can describe this `{family.block}`", "export it as safetensors")
 
 
 def architecture_of(kind: ModelKind, params: Mapping[str, object]) -> str:

@@ -84,7 +84,7 @@ class DateField(FieldOfColumns):
                 message = f"`{column.name}` holds {column.dtype}, and a date is a date, a text or a number"
                 return ShapeError(message, field=self._key)
             if column.shape:
-                message = f"`{column.name}` holds {column.shape} values a row, and a date is one"
+                message = f"`{column.name}` holds {column.shape} values a row, but a date is a single value"
                 return ShapeError(message, field=self._key)
             if is_number and self.format is None:
                 message = f"`{column.name}` holds numbers, and nothing says which dates they are"

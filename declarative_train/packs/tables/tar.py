@@ -237,7 +237,7 @@ def _stamp(path: str) -> Stamp | None:
     try:
         return stamp(path)
     except OSError as error:
-        raise SourceError("unreadable", f"cannot look at {format_path(path)}: {error.strerror}") from error
+        raise SourceError("unreadable", f"cannot read the size of {format_path(path)}: {error.strerror}") from error
 
 
 def _index_of(path: str, stamped: Stamp | None) -> BuiltIndex:

@@ -17,9 +17,11 @@ PACK = Pack(
         "generate": Command("let a trained text model continue a text", f"{_HERE}.commands.generate", needs_posix=True),
     },
     data_commands={
-        "index": Command("make the tokens that the first run would make", f"{_HERE}.commands.data_index"),
+        "index": Command(
+            "tokenize the texts of a recipe, so that its first run need not do it", f"{_HERE}.commands.data_index"
+        ),
         "tokenizer": Command(
-            "train one on the training texts of a recipe, or on text files", f"{_HERE}.commands.data_tokenizer"
+            "train a tokenizer on the training texts of a recipe, or on text files", f"{_HERE}.commands.data_tokenizer"
         ),
     },
     prepare_fields=f"{_HERE}.token_tables:read_tokens",

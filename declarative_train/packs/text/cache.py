@@ -113,7 +113,7 @@ def make_tokens(work: EncodingJob) -> Tokens:
         # after a short write numpy reports how many items were written, but no reason
         reason = (error.strerror or os.strerror(errno.ENOSPC)).lower()
         message = f"cannot keep tokens in {format_path(os.path.dirname(folder))}: {reason}"
-        raise SourceError("unreadable", message, help="name another place: XDG_CACHE_HOME") from error
+        raise SourceError("unreadable", message, help="set XDG_CACHE_HOME to a folder with room") from error
     found = found or _open_folder(folder)
     if found is None:
         raise SourceError("unreadable", f"the tokens in {format_path(folder)} are damaged")

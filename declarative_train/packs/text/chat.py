@@ -253,9 +253,11 @@ def _check_flags(given: Mapping[str, Any], number: int) -> None:
             continue
         found = f"message {number} has `{key}: {json.dumps(flag, ensure_ascii=False)}"[:80] + "`"
         if not isinstance(flag, int | float) or flag not in (0, 1):
-            raise ChatError(found, f"write 0 for a message that is not learnt, and 1 for one that is, or no `{key}`")
+            raise ChatError(found, f"write 1 if the message counts in the loss, 0 if not, or remove `{key}`")
         if flag and given["role"] != ASSISTANT:
-            raise ChatError(f"{found} and the role `{given['role']}`", "only what the assistant says can be learnt")
+            raise ChatError(
+                f"{found} and the role `{given['role']}`", "only messages of the assistant can count in the loss"
+            )
 
 
 def _is_learnt(message: Mapping[str, Any]) -> bool:
@@ -322,9 +324,8 @@ def write(
         return made._replace(spans=whole.spans if learnt else ())
     if len(whole.spans) != len(answers):
         raise ChatError(
-            f"the template marks {format_count(len(whole.spans), 'passage')} of "
-            f"{format_count(len(answers), 'answer')}, so it is "
-            "not known which of them are not to be learnt",
+            f"the template marks {format_count(len(whole.spans), 'passage')} as answers, but the dialogue has "
+            f"{format_count(len(answers), 'answer')}, so it is unknown which passages do not count in the loss",
             "put `{% generation %}` around each answer",
         )
     return made._replace(spans=[span for at, span in zip(answers, whole.spans, strict=True) if at in learnt])
@@ -344,7 +345,7 @@ def _find_answers(
     text, passages = _turns(template, given, found, schemas)
     written = [(number, begin, end) for number, begin, end in passages if number is not None and end > begin]
     if text != whole or not written:
-        message = "it cannot be seen which text of the dialogue the template writes for which message"
+        message = "it is unknown which part of the text the template writes for which message"
         raise ChatError(message, _HINT_OWN_TEMPLATE)
     _check_contents(given, whole, written)
     spans: list[Span] = []

@@ -245,7 +245,7 @@ def _text_output(trained: Trained) -> TextOutput:
     if found is None:
         raise UsageError(
             f"{trained.name} has no logits (B, T, V) of the next token: no `cross_entropy` reads such an output, and "
-            "the objective does not read those of exactly one trained node"
+            "there is not exactly one trained node whose logits the objective reads"
         )
     return found
 

@@ -113,7 +113,7 @@ class LatentAttention(Layer):
 
     def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
         if kind == "positions":
-            return "its ranks would have to gather the vectors of all positions, which is not built"
+            return "its ranks would have to gather the vectors of all positions, which is not supported"
         if kind != "heads":
             return None
         if self.heads % size:

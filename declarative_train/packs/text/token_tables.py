@@ -132,7 +132,7 @@ def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, st
                 for key, (count, row) in sorted(tokens.unread.items())
             )
             message = f"its chat template does not use these keys of messages: {keys}"
-            hint = "remove them of the data, or name a template that reads them: `template: chat.jinja`"
+            hint = "remove them from the data, or name a template that reads them: `template: chat.jinja`"
             yield name, message, hint
 
 

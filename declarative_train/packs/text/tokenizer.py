@@ -98,7 +98,7 @@ class Tokenizer(ABC):
         if isinstance(asked, str):
             found = self.number(asked)
             if found is None:
-                raise TokenizerError(f"the tokenizer has no token `{asked}`", "write one that it has")
+                raise TokenizerError(f"the tokenizer has no token `{asked}`", "name a token that it has")
             return found
         if role not in self.special:
             raise TokenizerError(

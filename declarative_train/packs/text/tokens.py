@@ -207,7 +207,11 @@ class TokensField(Field):
             except TokenizerError as error:
                 return ShapeError(str(error), field=key, help=error.help)
         if self.texts is not None and self.pack != "best_fit":
-            return ShapeError("`texts` is a number of packed texts", field="texts", help="set `pack: best_fit`")
+            return ShapeError(
+                "`texts` is a number of texts in a sample, but the field is not packed",
+                field="texts",
+                help="set `pack: best_fit`",
+            )
         if self.pack is not None and self.buckets:
             message = "packed samples are full, so that none fits a shorter bucket"
             return ShapeError(message, field="pack", help=f"remove `pack`, or write `length: {self.longest}`")
@@ -230,7 +234,7 @@ class TokensField(Field):
 
     def _check_pad(self, found: Tokenizer) -> ShapeError | None:
         if isinstance(self.pad, str) and found.number(self.pad) is None:
-            return ShapeError(f"the tokenizer has no token `{self.pad}`", field="pad", help="write one that it has")
+            return ShapeError(f"the tokenizer has no token `{self.pad}`", field="pad", help="name a token that it has")
         if isinstance(self.pad, int) and self.pad >= found.num_tokens:
             message = f"`pad` is {self.pad}, and the tokenizer has {format_count(found.num_tokens, 'token')}, from 0 on"
             return ShapeError(message, field="pad")

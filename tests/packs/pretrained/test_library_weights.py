@@ -122,7 +122,7 @@ def test_names_of_the_files_that_do_not_fit_are_an_error(tmp_path: Path) -> None
     node, target = made.begin_at("gpt_neox")
     wanted = (
         "the files are not those of a `GPTNeoXForCausalLM`: they lack lm_head.weight, and they have head_out.weight, "
-        "which the model has not"
+        "which the model does not have"
     )
     assert said(write(node, target)) == [(True, wanted)]
     change("gpt_neox", {"head_out.weight": None})  # a body without a head, and nothing else
@@ -192,6 +192,6 @@ def test_a_head_under_another_name_is_an_error_of_timm() -> None:
     save_file({name.replace("head.", "fc."): item for name, item in tensors.items()}, node["pretrained"])
     wanted = (
         "the files are not those of a `test_vit`: they lack head.weight, head.bias, and they have fc.bias, fc.weight, "
-        "which the model has not"
+        "which the model does not have"
     )
     assert said(write(node, "label")) == [(True, wanted)]

@@ -137,7 +137,7 @@ def test_shares_of_a_fused_parameter_are_checked(tmp_path: Path) -> None:
         ({"model_type": "mamba"}, "model of type `mamba`, which `llama` is not"),
         ({"hidden_act": "relu6"}, "its `hidden_act` is `relu6`"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "of the type `dynamic`"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "its weights are quantized, and not as mxfp4"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "its weights are quantized in another format than mxfp4"),
         ({"hidden_size": None}, "has no `hidden_size`"),
         ({"rope_parameters": 3}, "is not valid"),
     ],

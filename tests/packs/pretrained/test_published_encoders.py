@@ -174,7 +174,7 @@ def test_files_of_old_read_as_those_of_today(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"is_decoder": True}, "its `is_decoder` is true, which is not built"),
+        ({"is_decoder": True}, "its `is_decoder` is true, which is not supported"),
         ({"position_embedding_type": "relative_key"}, "its `position_embedding_type` is relative_key"),
         ({"tie_word_embeddings": False}, "its `tie_word_embeddings` is false"),
         ({"hidden_act": "mish"}, "its `hidden_act` is `mish`"),

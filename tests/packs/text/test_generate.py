@@ -263,5 +263,5 @@ def test_the_policy_alone_writes(tmp_path: Path) -> None:
     both = open_trained(
         trained(tmp_path, PREFERENCES.replace("frozen: true", "lr_scale: 0.5").replace(": pref", ": b"))
     )
-    with pytest.raises(UsageError, match="does not read those of exactly one trained node"):
+    with pytest.raises(UsageError, match="there is not exactly one trained node"):
         TextModel(both)

@@ -59,7 +59,7 @@ class LowRank(Adapter):
     def _one_source(self) -> Self:
         both = {"rank", "alpha", "rslora", "split"} & self.model_fields_set
         if self.folder is not None and both:
-            raise ValueError(f"`from` gives `{sorted(both)[0]}`, which is also given")
+            raise ValueError(f"`{sorted(both)[0]}` is set, but `from` already defines it")
         ends = [0, *(row for rows in self.split or () for row in rows)]
         if ends != sorted(ends) or any(first == last for first, last in self.split or ()):
             raise ValueError("`split` is ranges of rows in order: [[0, 64], [96, 128]]")

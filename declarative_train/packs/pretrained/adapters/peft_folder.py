@@ -70,7 +70,7 @@ class PeftFolder:
             listed = ", ".join(each.module for each in present)
             what = "rank" if len(ranks) > 1 else "alpha"
             problem = f"{self.path}: {listed} have adapters of more than one {what}, and are one map here"
-            hint = "tune with one for all three, or merge it into its base (`merge_and_unload` of PEFT)"
+            hint = f"train them with the same {what}, or merge them into the base model (`merge_and_unload` of PEFT)"
             raise PublishedError(problem, hint)
         if kind != (name := "dora" if self.config.get("use_dora") else "lora"):
             raise PublishedError(f"{self.path} holds adapters of the type `{name}`", f"write `type: {name}`")

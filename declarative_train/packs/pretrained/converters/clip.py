@@ -41,11 +41,11 @@ def _read(config: Mapping[str, Any]) -> dict[str, object]:
     odd = next((key for key in ("hidden_act", "layer_norm_eps") if text[key] != vision[key]), None)
     if odd is not None:
         raise PublishedError(
-            f"its towers have `{odd}` {text[odd]} and {vision[odd]}, and those of `clip` have the same"
+            f"`{odd}` is {text[odd]} for text and {vision[odd]} for images, but `clip` has one value for both"
         )
     end = text["eos_token_id"]
     if not isinstance(end, int):
-        raise PublishedError(f"its texts end with `eos_token_id` {end}, and those of `clip` with one number")
+        raise PublishedError(f"its `eos_token_id` is {end}, but `clip` needs a single number")
     return {
         **{f"text_{param}": text[key] for param, key in _SIZES.items()},
         **{f"image_{param}": vision[key] for param, key in _SIZES.items()},

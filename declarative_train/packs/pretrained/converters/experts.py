@@ -16,7 +16,7 @@ def _require(config: Mapping[str, Any], usual: Mapping[str, tuple[object, ...]])
     values}."""
     odd = next((key for key, values in usual.items() if key in config and config[key] not in values), None)
     if odd is not None:
-        raise PublishedError(f"its `{odd}` is {config[odd]}, which is not built")
+        raise PublishedError(f"its `{odd}` is {config[odd]}, which is not supported")
 
 
 def _read_mixtral(config: Mapping[str, Any]) -> dict[str, object]:

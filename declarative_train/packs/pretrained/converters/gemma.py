@@ -23,7 +23,7 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 def _read(config: Mapping[str, Any]) -> dict[str, object]:
     kind = config["model_type"]
     if config.get("use_bidirectional_attention"):
-        raise PublishedError("its `use_bidirectional_attention` is true, which is not built")
+        raise PublishedError("its `use_bidirectional_attention` is true, which is not supported")
     if kind == "gemma":  # old configs have gelu, but transformers uses the tanh formula for it, too
         updated = {**config, "hidden_act": "gelu_pytorch_tanh"} if config.get("hidden_act") == "gelu" else config
         of_all = {"window": None, "global_every": 1, "attn_cap": None, "logit_cap": None}
@@ -64,7 +64,7 @@ def _read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
     """Return the params of the rotary positions in layers with an attention window. (These are never scaled.)"""
     found = read_rotary(config)
     if found["rotary_scaling"] is not None:
-        raise PublishedError("its rotary positions are scaled in layers with a window too, which is not built")
+        raise PublishedError("its rotary positions are scaled in layers with a window too, which is not supported")
     return {**found, "local_rotary_base": found["rotary_base"]}
 
 
@@ -81,7 +81,7 @@ def _read_rotaries(config: Mapping[str, Any]) -> dict[str, object]:
     found = read_rotary({**config, "rope_parameters": every})
     own = read_rotary({**config, "rope_parameters": local})
     if own["rotary_scaling"] is not None:
-        raise PublishedError("the rotary positions of its layers with a window are scaled, which is not built")
+        raise PublishedError("the rotary positions of its layers with a window are scaled, which is not supported")
     return {**found, "local_rotary_base": own["rotary_base"]}
 
 

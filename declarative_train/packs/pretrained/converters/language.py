@@ -38,7 +38,7 @@ _OF_GPT2 = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False
 def _read_gpt_activation(config: Mapping[str, Any]) -> dict[str, object]:
     odd = next((key for key, usual in _OF_GPT2.items() if config.get(key, usual) != usual), None)
     if odd is not None:
-        raise PublishedError(f"its `{odd}` is {str(config[odd]).lower()}, which is not built")
+        raise PublishedError(f"its `{odd}` is {str(config[odd]).lower()}, which is not supported")
     return read_activation(config, "activation_function")
 
 
@@ -50,7 +50,7 @@ def _read_encoder(config: Mapping[str, Any], key: str = "hidden_act") -> dict[st
     if odd is None and config.get("tie_word_embeddings") is False and _is_masked_lm(config):
         odd = "tie_word_embeddings"
     if odd is not None:
-        raise PublishedError(f"its `{odd}` is {str(config[odd]).lower()}, which is not built")
+        raise PublishedError(f"its `{odd}` is {str(config[odd]).lower()}, which is not supported")
     return {**read_activation(config, key), "padding": config.get("pad_token_id")}
 
 
@@ -88,7 +88,7 @@ def read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     base = scaling.get("rope_theta", config.get("rope_theta", 10000.0))
     if scaling.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
-        raise PublishedError("its rotary positions turn only a part of each head, which is not built")
+        raise PublishedError("its rotary positions turn only a part of each head, which is not supported")
     if kind == "default":
         return {"rotary_base": float(base), "rotary_scaling": None}
     if kind not in _SCALINGS:

@@ -59,7 +59,7 @@ def _require(config: Mapping[str, Any], usual: Mapping[str, object]) -> None:
     if odd is not None:
         found = config[odd]
         value = str(found).lower() if isinstance(found, bool) else found
-        raise PublishedError(f"its `{odd}` is {value}, not built here")
+        raise PublishedError(f"its `{odd}` is {value}, which is not supported")
 
 
 def _positions(config: Mapping[str, Any], key: str) -> int:
@@ -93,7 +93,7 @@ def write_image(
     side = isqrt(params["positions"] - 1)
     if side * side != params["positions"] - 1:
         raise PublishedError(
-            "its images are not square, which a config is not made for", "--to safetensors has its tensors"
+            "its images are not square, which the config cannot express", "--to safetensors has its tensors"
         )
     return {**config, key: side * params["patch_size"]}
 
@@ -120,10 +120,10 @@ def _read_timm(config: Mapping[str, Any]) -> dict[str, object]:
     has arguments that change the computation."""
     odd = next((key for key in config.get("model_args") or {} if key not in _OF_TIMM | _ARGUMENTS), None)
     if odd is not None:
-        raise PublishedError(f"its `model_args` have `{odd}`, which is not built here")
+        raise PublishedError(f"its `model_args` have `{odd}`, which is not supported")
     usual = "token" if "embed_dim" in config else "avg"
     if config["num_classes"] and config.get("global_pool", usual) != usual:
-        raise PublishedError(f"its `global_pool` is {config['global_pool']}, not built here")
+        raise PublishedError(f"its `global_pool` is {config['global_pool']}, which is not supported")
     return {"out_features": config["num_classes"] or None}
 
 

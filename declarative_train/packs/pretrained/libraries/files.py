@@ -155,11 +155,11 @@ def match(
         if each.shape != tuple(state[name].shape)
     ]
     if wrong:
-        raise LibraryError(f"the files do not fit the model: {several(wrong)}", "leave out what changes its sizes")
+        raise LibraryError(f"the files do not fit the model: {several(wrong)}", "remove the keys that change its sizes")
     odd = [name for name, each in tensors.items() if state[name].is_floating_point() and not each.dtypes <= {*_FLOATS}]
     if odd:
         raise LibraryError(
-            f"not in floating point of 16 bits or more: {several(odd)}", "give the model as it was before that"
+            f"not in floating point of 16 bits or more: {several(odd)}", "use the model without quantization"
         )
     alike: dict[int, list[str]] = {}
     for name, item in state.items():
@@ -194,7 +194,7 @@ def reject_leftovers(files: Files, kind: str, hint: str, *, field: str) -> None:
     if files.missing and files.unexpected:
         message = (
             f"the files are not those of a `{kind}`: they lack {several(files.missing)}, and they have "
-            f"{several(files.unexpected)}, which the model has not"
+            f"{several(files.unexpected)}, which the model does not have"
         )
         raise LibraryError(message, hint, field=field)
 

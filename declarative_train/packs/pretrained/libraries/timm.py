@@ -67,12 +67,12 @@ class Timm(LibraryLayer):
         files = self.files(module)
         if files is not None and files.missing:
             message = f"{several(files.missing)}: not in the files of `pretrained`, and start at random"
-            return ShapeError(message, field="pretrained", help="`pretrained: false` says that all do", is_warning=True)
+            return ShapeError(
+                message, field="pretrained", help="to start all of them at random: `pretrained: false`", is_warning=True
+            )
         foreign = foreign_batch_norms(module)
         if foreign:
-            message = (
-                f"the running statistics of {several(foreign)} depend on the layout: a batch normalisation of its own"
-            )
+            message = f"the running statistics of {several(foreign)} depend on the layout: timm computes them by a class of its own"
             return ShapeError(message, field="name", is_warning=True)
         return None
 

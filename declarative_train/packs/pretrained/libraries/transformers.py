@@ -86,7 +86,9 @@ class Transformers(LibraryLayer):
         module: Any = bare(self, inputs)
         main, known = module.main_input_name, _arguments(type(module))
         if MAIN in inputs and main in inputs:
-            return ShapeError(f"`{MAIN}` is `{main}` of a `{type(module).__name__}`, which is wired, too", port=main)
+            return ShapeError(
+                f"`{MAIN}` is the argument `{main}` of the model, which has another value here", port=main
+            )
         for port, spec in inputs.items():
             name = main if port == MAIN else port
             if name not in known:
@@ -108,8 +110,10 @@ class Transformers(LibraryLayer):
         if files is not None and files.missing:
             message = f"{several(files.missing)}: not in the files of `path`, and start at random"
             if files.unexpected:
-                message += f"; the files have {several(files.unexpected)}, which the model has not"
-            return ShapeError(message, field="path", help="`pretrained: false` says that all do", is_warning=True)
+                message += f"; the files have {several(files.unexpected)}, which the model does not have"
+            return ShapeError(
+                message, field="path", help="to start all of them at random: `pretrained: false`", is_warning=True
+            )
         return None
 
     @property
@@ -148,10 +152,10 @@ class Transformers(LibraryLayer):
             raise LibraryError("neither a `path` nor a `model_type` in `config` says which model it is", hint)
         if kind not in CONFIG_MAPPING:
             close = get_close_matches(str(kind), list(CONFIG_MAPPING), 1)
-            hint = f"did you mean {close[0]}?" if close else "code of a model's own is not run"
+            hint = f"did you mean {close[0]}?" if close else "a model that needs code of its own cannot be loaded"
             raise LibraryError(f"the installed transformers has no `model_type` `{kind}`", hint, field="config")
         if values.get("quantization_config") is not None:
-            raise LibraryError("its weights are quantized", "give the model as it was before that", field="path")
+            raise LibraryError("its weights are quantized", "use the model without quantization", field="path")
         if self.classes is not None:
             values = {name: item for name, item in values.items() if name not in ("id2label", "label2id")}
             values["num_labels"] = self.classes
@@ -170,7 +174,7 @@ class Transformers(LibraryLayer):
         ):
             models = [each for each in dir(transformers) if "Model" in each or "For" in each]
             close = get_close_matches(name, models, 1)
-            hint = f"did you mean {close[0]}?" if close else "code of a model's own is not run"
+            hint = f"did you mean {close[0]}?" if close else "a model that needs code of its own cannot be loaded"
             raise LibraryError(f"the installed transformers has no model `{name}`", hint, field="architecture")
         return found
 
@@ -262,7 +266,7 @@ class Transformers(LibraryLayer):
         has_other_head = type(of).__name__ not in (of.config.architectures or (type(of).__name__,))
         bodies = (body,) if hasattr(of, of.base_model_prefix) else self.find_units(module)
         if not has_other_head or any(name.startswith(bodies) for name in found.missing):
-            hint = "give the files of this class; a head of one's own is that of another class, by `architecture`"
+            hint = "use files of this class; for another head, set `architecture` to a class that has it"
             reject_leftovers(found, type(of).__name__, hint, field="path")
         return found
 
