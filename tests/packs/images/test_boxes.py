@@ -123,8 +123,8 @@ def test_what_is_no_class_says_so_and_keys_that_do_not_agree() -> None:
         with pytest.raises(BadValueError, match=words):
             made.read("[[1, 2, 3, 4], [1, 2, 3, 4]]", labels, COLUMNS)
     for keys, words in (
-        ({"labels": "kinds"}, "which classes"),
-        ({"labels": "kinds", "num_classes": 2, "values": ("a",)}, "one of them"),
+        ({"labels": "kinds"}, "one of two keys"),
+        ({"labels": "kinds", "num_classes": 2, "values": ("a",)}, "one of two keys"),
         ({"num_classes": 2}, "no column has them"),
         ({"labels": "kinds", "values": ("a", "a")}, "twice"),
     ):

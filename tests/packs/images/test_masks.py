@@ -84,8 +84,8 @@ def test_what_is_no_mask_says_so() -> None:
     with pytest.raises(BadValueError, match="pixel of 300"):
         field.picture(png(Image.fromarray(np.full((2, 2), 300, np.uint16))), BYTES)
     for keys, words in (
-        ({}, "how many classes"),
-        ({"num_classes": 3, "values": (1, 2, 3)}, "one of them"),
+        ({}, "one of two keys"),
+        ({"num_classes": 3, "values": (1, 2, 3)}, "one of two keys"),
         ({"values": (1, 1)}, "twice"),
         ({"num_classes": 3, "ignore": 2}, "one of the 3 classes"),
     ):

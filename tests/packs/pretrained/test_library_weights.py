@@ -137,7 +137,7 @@ def test_another_class_has_a_head_of_its_own() -> None:
     node |= {"architecture": "GPTNeoXForSequenceClassification", "classes": 3, "config": {"pad_token_id": 0}}
     found = (
         "score.weight: not in the files of `path`, and start at random; the files have embed_out.weight, which the "
-        "model has not"
+        "model does not have"
     )
     assert said(write(node, "label")) == [(False, found)]
     change("gpt_neox", {"gpt_neox.layers.1.mlp.dense_4h_to_h.weight": "gpt_neox.layers.1.mlp.down.weight"})

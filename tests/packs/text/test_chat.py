@@ -233,11 +233,11 @@ def test_the_last_answer_alone_is_learnt(folder: Path) -> None:
         ),
         (
             "{% set n = namespace(x='') %}{% for m in messages %}{% set n.x = n.x ~ m.content %}{% endfor %}{{ n.x }}",
-            "which text of the dialogue",
+            "which part of the text",
         ),
         (
             "{% macro say(all) %}{% for m in all %}{{ m.content }}{% endfor %}{% endmacro %}{{ say(messages) }}",
-            "which text of the dialogue",
+            "which part of the text",
         ),
         ("{{ raise_exception('no such role') }}", "the template says: no such role"),
         ("{{ messages[9].content.x }}", "the template fails: list object has no element 9"),

@@ -72,7 +72,7 @@ class Timm(LibraryLayer):
             )
         foreign = foreign_batch_norms(module)
         if foreign:
-            message = f"the running statistics of {several(foreign)} depend on the layout: timm computes them by a class of its own"
+            message = f"the running statistics of {several(foreign)} depend on the layout: timm has its own class"
             return ShapeError(message, field="name", is_warning=True)
         return None
 
