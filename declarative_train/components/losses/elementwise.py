@@ -110,6 +110,6 @@ class MeanLoss(Loss):
         )
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
-        from declarative_train.components.losses.modules.elementwise import ElementwiseModule, itself
+        from declarative_train.components.losses.modules.elementwise import ElementwiseModule, return_input
 
-        return ElementwiseModule(itself, input.shape, mask is not None)
+        return ElementwiseModule(return_input, input.shape, mask is not None)

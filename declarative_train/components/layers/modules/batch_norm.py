@@ -13,7 +13,7 @@ from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from declarative_train.components.layers.modules.norms import in_order
+from declarative_train.components.layers.modules.norms import unify_format
 from declarative_train.components.layers.sample_groups import SampleGroups
 
 
@@ -62,8 +62,8 @@ class BatchNormModule(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self._scale_and_shift()
         if not self.training:
-            y = F.batch_norm(in_order(x), self.running_mean, self.running_var, weight, bias, False, 0.0, self.eps)
-            return in_order(y)
+            y = F.batch_norm(unify_format(x), self.running_mean, self.running_var, weight, bias, False, 0.0, self.eps)
+            return unify_format(y)
         rows, groups = x.shape[0], self.groups
         real = rows if groups.num_rows is None else groups.num_rows
         slot = groups.microbatch_size
@@ -113,9 +113,9 @@ class BatchNormModule(nn.Module):
         if counts and self.groups.recording and not single:  # also in a recomputation, which must save the same tensors
             mean, var = torch.zeros(2, num_groups * C, dtype=self.running_mean.dtype, device=x.device)
         y = torch.batch_norm(
-            in_order(grouped), weight, bias, mean, var, True, 1.0, self.eps, torch.backends.cudnn.enabled
+            unify_format(grouped), weight, bias, mean, var, True, 1.0, self.eps, torch.backends.cudnn.enabled
         )
-        y = in_order(y)
+        y = unify_format(y)
         if mean is not None and var is not None:
             one = mean.new_full((1,), num_groups)
             self._count(torch.cat([mean.view(-1, C).sum(0), var.view(-1, C).sum(0), one]))

@@ -86,7 +86,7 @@ class InstanceNormModule(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = cast_parameters(x, self.weight, self.bias)
         with without_autocast(x):
-            return in_order(F.instance_norm(in_order(x), weight=weight, bias=bias, eps=self.eps))
+            return unify_format(F.instance_norm(unify_format(x), weight=weight, bias=bias, eps=self.eps))
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
@@ -103,7 +103,7 @@ def cast_parameters(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | Non
     return tuple(None if item is None else item.to(x.dtype) for item in parameters)
 
 
-def in_order(x: Tensor) -> Tensor:
+def unify_format(x: Tensor) -> Tensor:
     """Return `x`; if it has one row, in torch's default memory format, so that its gradient has the same format.
 
     With one row, any stride of the batch dimension is valid. If `x` is in channels-last format and its gradient is

@@ -18,8 +18,8 @@ from declarative_train.components.layers.modules.divided import TensorRanks
 from declarative_train.components.losses.modules.elementwise import (
     CrossEntropyFunction,
     count_items,
-    in_full,
     item_weight,
+    upcast_half,
 )
 
 NOTHING_IGNORED = -(2**62)  # torch always has an ignore_index: this one cannot occur in a target
@@ -74,7 +74,7 @@ class OverClasses(nn.Module, LossModule):
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
         assert target is not None
-        x = in_full(input)
+        x = upcast_half(input)
         y = target.to(x.dtype if self.soft else torch.int64)
         if mask is not None:
             x, y = self._without_masked(x, y, mask)
@@ -90,7 +90,7 @@ class OverClasses(nn.Module, LossModule):
 
     def items(self, input: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
         """Return the loss of each item, (B, *S), for targets that are class numbers. It is 0 where the mask is 0."""
-        x, y = in_full(input), target.to(torch.int64)
+        x, y = upcast_half(input), target.to(torch.int64)
         if mask is not None:
             x, y = self._without_masked(x, y, mask)
         shape = y.shape

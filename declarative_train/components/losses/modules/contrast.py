@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from declarative_train.components.component import Collective, LossModule
 from declarative_train.components.layers.modules.sample_mean import gather_rows
 from declarative_train.components.layers.sample_groups import SampleGroups
-from declarative_train.components.losses.modules.elementwise import count_items, in_full
+from declarative_train.components.losses.modules.elementwise import count_items, upcast_half
 
 
 class Contrast(nn.Module, LossModule):
@@ -34,7 +34,7 @@ class Contrast(nn.Module, LossModule):
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
         assert target is not None
-        a, b = in_full(input), in_full(target)
+        a, b = upcast_half(input), upcast_half(target)
         if self.normalize:
             a, b = F.normalize(a, dim=-1), F.normalize(b, dim=-1)
         weight = a.new_ones(a.shape[0]) if row_weight is None else row_weight.to(a.dtype)

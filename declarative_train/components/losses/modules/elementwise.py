@@ -40,7 +40,7 @@ def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items
     return torch.tensor(float(rows * items_per_row), dtype=torch.float64)
 
 
-def in_full(input: Tensor) -> Tensor:
+def upcast_half(input: Tensor) -> Tensor:
     """Return `input` in float32 if it is in half precision, else unchanged. Sums in half precision would be
     inaccurate. Autocast converts the inputs of losses for the same reason.
     """
@@ -64,7 +64,7 @@ class ElementwiseModule(nn.Module, LossModule):
         self.items_per_row = None if masked else float(self.num_items)
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
-        x = in_full(input)
+        x = upcast_half(input)
         y = x.new_zeros(()) if target is None else target.to(x.dtype)
         if mask is not None:
             keep = mask if mask.dtype == torch.bool else mask != 0
@@ -90,7 +90,7 @@ class Divergence(nn.Module, LossModule):
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
         assert target is not None
-        x = in_full(input)
+        x = upcast_half(input)
         y = target.to(x.dtype)
         if mask is not None:  # masked values are ignored, even nan
             keep = (mask != 0).reshape(-1, *[1] * (x.ndim - 1))
@@ -113,7 +113,7 @@ def l1(input: Tensor, target: Tensor, reduction: str) -> Tensor:
     return F.l1_loss(input, target, reduction=reduction)
 
 
-def itself(input: Tensor, target: Tensor, reduction: str) -> Tensor:
+def return_input(input: Tensor, target: Tensor, reduction: str) -> Tensor:
     return input.sum() if reduction == "sum" else input
 
 

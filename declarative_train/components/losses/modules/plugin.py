@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from declarative_train.components.component import LossModule
-from declarative_train.components.losses.modules.elementwise import count_items, in_full, item_weight
+from declarative_train.components.losses.modules.elementwise import count_items, item_weight, upcast_half
 from declarative_train.core.tensor_spec import TensorSpec
 
 Forward = Callable[..., Tensor]
@@ -33,7 +33,7 @@ class OfPlugin(nn.Module, LossModule):
         self.items_per_row = None if masked else float(self.num_items)
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
-        values = call_forward(self._values, in_full(input), target)
+        values = call_forward(self._values, upcast_half(input), target)
         weight = item_weight(mask, row_weight, values.ndim, values.dtype)
         return values.sum() if weight is None else torch.where(weight != 0, values * weight, 0).sum()
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from declarative_train.components.component import Collective, MetricModule
-from declarative_train.components.losses.modules.elementwise import in_full, item_weight
+from declarative_train.components.losses.modules.elementwise import item_weight, upcast_half
 
 
 def weights(shape: torch.Size, counted: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor | None:
@@ -39,7 +39,7 @@ class ClassItems:
     def __call__(
         self, input: Tensor, target: Tensor, mask: Tensor | None, row_weight: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        scores = in_full(input.movedim(self.dim, -1))
+        scores = upcast_half(input.movedim(self.dim, -1))
         number = target.argmax(self.dim) if target.is_floating_point() else target.to(torch.int64)
         weight = weights(number.shape, not_ignored(target, self.ignore_index), mask, row_weight)
         if weight is not None:
@@ -66,7 +66,7 @@ class YesNoItems:
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         weight = weights(target.shape, not_ignored(target, self.ignore_index), mask, row_weight)
         answer = target if target.dtype == torch.bool else target > 0.5
-        return self._rows(in_full(input)), self._rows(answer), None if weight is None else self._rows(weight)
+        return self._rows(upcast_half(input)), self._rows(answer), None if weight is None else self._rows(weight)
 
     def _rows(self, x: Tensor) -> Tensor:
         return x.reshape(-1, 1) if self.dim is None else x.movedim(self.dim, -1).reshape(-1, x.shape[self.dim])

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from declarative_train.components.component import Collective, MetricModule
-from declarative_train.components.losses.modules.elementwise import in_full
+from declarative_train.components.losses.modules.elementwise import upcast_half
 from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems, not_ignored, weights
 
 Values = Callable[[Tensor, Tensor | None, Tensor | None, Tensor | None], tuple[Tensor, Tensor | None]]
@@ -67,7 +67,7 @@ class Errors:
     ) -> tuple[Tensor, Tensor | None]:
         assert target is not None
         weight = weights(target.shape, not_ignored(target, self._ignore_index), mask, row_weight)
-        x = in_full(input)
+        x = upcast_half(input)
         return self._error(x, target.to(x.dtype)), weight
 
 
@@ -159,7 +159,7 @@ class Determination(MetricModule):
         assert target is not None
         with torch.no_grad():
             weight = weights(target.shape, not_ignored(target, self._ignore_index), mask, row_weight)
-            x, y = (part.reshape(len(target), -1).double() for part in (in_full(input), target))
+            x, y = (part.reshape(len(target), -1).double() for part in (upcast_half(input), target))
             w = torch.ones_like(y) if weight is None else weight.reshape(y.shape)
             self._first = torch.where(self._sums[0] > 0, self._first, _first(y, w))
             offset = y - self._first

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from declarative_train.components.component import Collective, MetricInputs, MetricModule
-from declarative_train.components.losses.modules.elementwise import in_full
+from declarative_train.components.losses.modules.elementwise import upcast_half
 from declarative_train.components.losses.modules.plugin import Forward, call_forward, make_samples
 from declarative_train.components.metrics.modules.items import weights
 from declarative_train.core.tensor_spec import TensorSpec
@@ -21,7 +21,7 @@ class PluginValues:
     def __call__(
         self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        values = call_forward(self._forward, in_full(input), target).double()
+        values = call_forward(self._forward, upcast_half(input), target).double()
         return values, weights(values.shape, None, mask, row_weight)
 
 
@@ -40,7 +40,7 @@ class OfAllRows(MetricModule):
         weight = weights(torch.Size([len(input)]), None, mask, row_weight)
         rows = slice(None) if weight is None else weight > 0
         with torch.no_grad():
-            self._kept.append((in_full(input)[rows].clone(), None if target is None else target[rows].clone()))
+            self._kept.append((upcast_half(input)[rows].clone(), None if target is None else target[rows].clone()))
 
     def compute(self, ranks: Collective) -> Tensor:
         inputs = ranks.concatenate(torch.cat([self._empty(self._edges.input), *(kept for kept, _ in self._kept)]))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from declarative_train.components.component import Collective, MetricModule
-from declarative_train.components.losses.modules.elementwise import in_full
+from declarative_train.components.losses.modules.elementwise import upcast_half
 from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems, weights
 
 RowValues = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
@@ -28,7 +28,7 @@ class Rows:
     ) -> tuple[Tensor, Tensor | None]:
         assert target is not None
         k = input.shape[-1] if self._k is None else min(self._k, input.shape[-1])
-        values, counted = self._values(in_full(input), target.double(), k)
+        values, counted = self._values(upcast_half(input), target.double(), k)
         return values, weights(values.shape, counted, mask, row_weight)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from declarative_train.components.component import LossModule
-from declarative_train.components.losses.modules.elementwise import count_items, in_full, item_weight
+from declarative_train.components.losses.modules.elementwise import count_items, item_weight, upcast_half
 from declarative_train.components.metrics.modules.items import weights
 
 _EPS = 1e-7  # added to every divisor, as in torchvision
@@ -61,7 +61,7 @@ class Generalized(nn.Module, LossModule):
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
         assert target is not None
-        x = in_full(input)
+        x = upcast_half(input)
         y = target.to(x.dtype)
         if mask is not None:
             keep = (mask != 0).unsqueeze(-1)
@@ -86,5 +86,5 @@ class BoxOverlap:
         self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         assert target is not None
-        found = iou(in_full(input), in_full(target), self._format)
+        found = iou(upcast_half(input), upcast_half(target), self._format)
         return found, weights(found.shape, None, mask, row_weight)
