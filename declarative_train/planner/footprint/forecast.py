@@ -276,8 +276,8 @@ def _are_chunks_alike(layout: LayoutPlan) -> bool:
 
 
 def _few(plan: Plan, runs: list[CopyChain]) -> list[int]:
-    """Return the number of copies to trace for each chain in `runs`. If one of every n blocks is recomputed, n blocks
-    count as one copy."""
+    """Return the number of copies to trace for each chain in `runs`. If one of every n blocks is recomputed, n
+    consecutive blocks count as one copy, because single blocks differ."""
     alike = plan.training.recomputation.every
     return [FEW * alike + len(run.paths) % alike for run in runs]
 

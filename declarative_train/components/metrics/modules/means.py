@@ -1,5 +1,6 @@
 """Accumulators of means over items and of functions of such means (two sums on the device), and of the coefficient of
-determination (four sums)."""
+determination (four sums). The classes between them compute the values of the items of a batch, which `MeanOfItems`
+adds up."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ class MeanOfItems(MetricModule):
 
 
 class InputElements:
-    """Item values for a `MeanOfItems`: the elements (B, *S) of the input, unchanged."""
+    """Values of items for `MeanOfItems`: the elements (B, *S) of the input, unchanged."""
 
     def __call__(
         self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
@@ -57,7 +58,7 @@ class InputElements:
 
 
 class Errors:
-    """Item values for a `MeanOfItems`: the function `error(input, target)` of each element (B, *S)."""
+    """Values of items for `MeanOfItems`: the function `error(input, target)` of each element (B, *S)."""
 
     def __init__(self, error: Callable[[Tensor, Tensor], Tensor], ignore_index: int | None) -> None:
         self._error, self._ignore_index = error, ignore_index
@@ -72,7 +73,7 @@ class Errors:
 
 
 class TopKHits:
-    """Item values for a `MeanOfItems`: 1 if the target class is among the `top_k` highest scores, else 0."""
+    """Values of items for `MeanOfItems`: 1 if the target class is among the `top_k` highest scores, else 0."""
 
     def __init__(self, items: ClassItems, top_k: int) -> None:
         self._items, self._top_k = items, top_k
@@ -88,7 +89,7 @@ class TopKHits:
 
 
 class BinaryHits:
-    """Item values for a `MeanOfItems`: 1 if the prediction (score above `threshold`) and the answer agree, else 0."""
+    """Values of items for `MeanOfItems`: 1 if the prediction (score above `threshold`) and the answer agree, else 0."""
 
     def __init__(self, items: YesNoItems, threshold: float) -> None:
         self._items, self._threshold = items, threshold
@@ -102,7 +103,7 @@ class BinaryHits:
 
 
 class CrossEntropies:
-    """Item values for a `MeanOfItems`: the cross entropy of each item."""
+    """Values of items for `MeanOfItems`: the cross entropy of each item."""
 
     def __init__(self, items: ClassItems) -> None:
         self._items = items
@@ -116,7 +117,7 @@ class CrossEntropies:
 
 
 class ItemLoss:
-    """Item values for a `MeanOfItems`: the input, unchanged. It has the cross entropy of each item (B, *S), computed
+    """Values of items for `MeanOfItems`: the input, unchanged. It has the cross entropy of each item (B, *S), computed
     by a loss with `chunks`."""
 
     def __init__(self, ignore_index: int | None) -> None:

@@ -13,7 +13,7 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class PluginValues:
-    """Item values for a `MeanOfItems`: the values (B, *S) that the user's method `forward` returns."""
+    """Values of items for `MeanOfItems`: the values (B, *S) that the user's method `forward` returns."""
 
     def __init__(self, forward: Forward) -> None:
         self._forward = forward

@@ -17,7 +17,7 @@ RowValues = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
 
 
 class Rows:
-    """Item values for a `MeanOfItems`: one value per row of labels, computed by the function `values(scores, gains,
+    """Values of items for `MeanOfItems`: one value per row of labels, computed by the function `values(scores, gains,
     k)`."""
 
     def __init__(self, values: RowValues, k: int | None) -> None:
