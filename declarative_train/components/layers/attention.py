@@ -142,9 +142,9 @@ class SelfAttention(Layer):
     qk_norm: bool = False
     """Normalise queries and keys of each head by their root mean square, with a learned scale."""
     qk_norm_eps: float = Field(default=1e-6, gt=0, allow_inf_nan=False)
-    """Added to that mean square."""
+    """Added to the mean square of `qk_norm`."""
     qk_norm_zero_centered: bool = False
-    """The learned scale is 1 + the parameter, which starts at 0."""
+    """The learned scale of `qk_norm` is 1 + the parameter, which starts at 0."""
     scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Factor on the products of queries and keys; by default 1 / sqrt(head width)."""
     softcap: float | None = Field(default=None, gt=0, allow_inf_nan=False)

@@ -32,7 +32,9 @@ class Convolution(Spatial, ABC):
     stride: Sizes = 1
     """Step of the kernel."""
     padding: Sizes | Literal["same", "valid"] = 0
-    """Added on both sides of each spatial dimension; `same` keeps the size (stride 1), `valid` adds nothing."""
+    """Number of elements added on both sides of each spatial dimension; `same` keeps the size (stride 1), `valid` adds
+    0.
+    """
     dilation: Sizes = 1
     """Distance between the kernel's elements."""
     groups: int = Field(default=1, ge=1)
@@ -144,7 +146,7 @@ class TransposedConvolution(Spatial, ABC):
     stride: Sizes = 1
     """Distance between the positions of the kernel in the result: the factor of enlargement."""
     padding: Sizes = 0
-    """Removed from both sides of the result."""
+    """Number of elements removed from both sides of the result."""
     output_padding: Sizes = 0
     """Added to one side of the result. With a stride, inputs of several sizes give the same size of the result; this
     key selects one of them. It is smaller than the stride or the dilation.

@@ -34,7 +34,7 @@ class Embedding(Layer):
 
     type: Literal["embedding"] = "embedding"
     num_embeddings: int | None = Field(default=None, ge=1)
-    """Rows of the table; by default the range of the input (vocabulary, number of classes)."""
+    """Number of rows of the table; by default one more than the largest number that the input can have."""
     embedding_dim: int = Field(ge=1)
     """Width of a vector."""
     padding_idx: int | None = Field(default=None, ge=0)
@@ -80,8 +80,9 @@ class Embeddings(Layer):
 
     type: Literal["embeddings"] = "embeddings"
     num_embeddings: tuple[int, ...] | None = None
-    """Rows of each table, one number per column; by default the range of its column, if that is known separately, else
-    of the whole input."""
+    """Number of rows of each table, one number per column; by default one more than the largest number that the column
+    can have or, if the columns are not known separately, that the whole input can have.
+    """
     embedding_dim: int | tuple[int, ...]
     """Width of a vector: one number for all columns, or one per column."""
 
@@ -140,7 +141,7 @@ class EmbeddingBag(Layer):
 
     type: Literal["embedding_bag"] = "embedding_bag"
     num_embeddings: int | None = Field(default=None, ge=1)
-    """Rows of the table; by default the range of the input."""
+    """Number of rows of the table; by default one more than the largest number that the input can have."""
     embedding_dim: int = Field(ge=1)
     """Width of a vector."""
     mode: Literal["mean", "sum", "max"] = "mean"
@@ -178,7 +179,9 @@ class OneHot(FunctionLayer):
 
     type: Literal["one_hot"] = "one_hot"
     num_classes: int | None = Field(default=default("one_hot", "num_classes"), ge=1)
-    """Size of the last dimension; by default the range of the input. A number outside it gives zeros only."""
+    """Size of the last dimension; by default one more than the largest number that the input can have. A number
+    outside of it gives only zeros.
+    """
 
     def check(self, inputs: Inputs) -> ShapeError | None:
         return needs_integer(self, inputs) or _check_rows(self, self.num_classes, inputs["x"], "num_classes")

@@ -69,9 +69,9 @@ class Moe(Layer):
     scores: Literal["softmax", "sigmoid"] = "softmax"
     """Function of the router's outputs: `softmax` over all experts, or `sigmoid` of each, as in DeepSeek-V3."""
     normalize: bool = True
-    """Divide the weights of a position by their sum."""
+    """Divide the weights of a position's experts by their sum."""
     scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Factor on the weights."""
+    """Factor on the weights of the experts."""
     groups: int | None = Field(default=None, ge=1)
     """Number of equal groups of experts. A position uses experts of only `top_groups` groups: those with the largest
     sum of their two best scores.

@@ -26,9 +26,9 @@ class Recurrent(Layer, ABC):
     hidden_size: int = Field(ge=1)
     """Width of the state."""
     num_layers: int = Field(default=1, ge=1)
-    """Layers on top of each other."""
+    """Number of layers on top of each other."""
     bidirectional: bool = False
-    """A second network reads the sequence backwards; the outputs of both are joined."""
+    """A second network reads the sequence backwards; the outputs of both are concatenated."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Probability that an element is dropped between two layers, in training."""
     bias: bool = True

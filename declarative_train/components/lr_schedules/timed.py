@@ -45,7 +45,7 @@ class StepLr(LrSchedule):
     gamma: float = Field(0.1, gt=0, le=1)
     """Factor of one drop."""
     every: DurationText | None = None
-    """Duration between drops. Exclusive with `milestones`."""
+    """Duration between drops; not together with `milestones`."""
     milestones: tuple[DurationText, ...] | None = Field(None, min_length=1)
     """Times of the drops, from the start of the run."""
 

@@ -77,14 +77,14 @@ class Adam(_Adam):
 
 
 class Adamw(_Adam):
-    """Adam with decoupled weight decay: each step decays the weights by lr x `weight_decay`.
+    """Adam with decoupled weight decay: each step multiplies the weights by 1 - lr x `weight_decay`.
 
     Loshchilov and Hutter, https://arxiv.org/abs/1711.05101.
     """
 
     type: Literal["adamw"] = "adamw"
     weight_decay: Rate = 0.01
-    """The weights decay by lr x this at each step."""
+    """In each step the weights are multiplied by 1 - lr x this."""
 
 
 class Sgd(Optimizer):
@@ -98,7 +98,7 @@ class Sgd(Optimizer):
     momentum: Part = 0.0
     """Factor by which the sum of past gradients is multiplied in each step."""
     dampening: Rate = 0.0
-    """Share of the gradient that is not added to that sum."""
+    """Share of the gradient that is not added to the sum of past gradients."""
     weight_decay: Rate = 0.0
     """Multiplied by the weights and added to the gradient."""
     nesterov: bool = False
@@ -136,7 +136,7 @@ class Lion(Optimizer):
     betas: tuple[Part, Part] = (0.9, 0.99)
     """Coefficients of the momentum: for the direction, and for the next step."""
     weight_decay: Rate = 0.0
-    """The weights decay by lr x this at each step."""
+    """In each step the weights are multiplied by 1 - lr x this."""
 
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         from declarative_train.components.optimizers.modules.lion import LionOptimizer
@@ -162,7 +162,7 @@ class Muon(Optimizer):
     lr: Rate
     """Learning rate, before the schedule."""
     weight_decay: Rate = 0.1
-    """The weights decay by lr x this at each step."""
+    """In each step the weights are multiplied by 1 - lr x this."""
     momentum: Part = 0.95
     """Coefficient of the running average of gradients."""
     nesterov: bool = True
@@ -302,7 +302,7 @@ class Adafactor(Optimizer):
     d: Annotated[float, Field(ge=1)] = 1.0
     """Updates whose root mean square is larger are scaled down to this."""
     weight_decay: Rate = 0.0
-    """The weights decay by lr x this at each step."""
+    """In each step the weights are multiplied by 1 - lr x this."""
 
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         import torch
