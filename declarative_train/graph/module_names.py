@@ -33,8 +33,9 @@ def is_of_torch(name: str, is_sharded: bool = False) -> bool:
 
 
 def attribute(name: str, is_sharded: bool = False) -> str:
-    """Return the attribute by which generated code calls the node `name`: usually `name` itself. `is_sharded`:
-    `fully_shard` will be applied to the module and adds methods, whose names are excluded too."""
+    """Return the attribute by which generated code calls the node `name`. It is `name`, or `name` with a prefix if
+    torch's modules have an attribute `name`. `is_sharded`: `fully_shard` will be applied to the module, so names of
+    methods that it adds get the prefix too."""
     return f"{_BEFORE}{name}" if is_of_torch(name, is_sharded) else name
 
 

@@ -71,7 +71,8 @@ class Message(dict[str, Any]):
     __slots__ = ("_own", "_read", "number")
 
     def __init__(self, values: Mapping[str, Any], own: Collection[str], number: int) -> None:
-        """Store a message. `own`: keys in the data, not added for the template. `number`: position, from 0."""
+        """Store a message. `own`: the keys that the data have; other keys were added for the template. `number`:
+        position of the message in the dialogue, from 0."""
         super().__init__(values)
         self.number = number
         self._own, self._read = own, {"role", *FLAGS}

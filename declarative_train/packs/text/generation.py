@@ -93,7 +93,7 @@ class TextModel:
         self.feed(tokens)
 
     def feed(self, tokens: list[int]) -> None:
-        """Append tokens to the text."""
+        """Append tokens to the text, and compute the logits of the token after them."""
         before = len(self._tokens)
         self._tokens += tokens
         if self.reason:

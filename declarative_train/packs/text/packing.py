@@ -53,7 +53,7 @@ def pack_together(sizes: Sequence[np.ndarray], lengths: Sequence[int], most: int
     the packing of each field.
 
     `sizes`: for each field, the tokens of each text, at most the field's length. `lengths`: for each field, the length
-    of a sample. For each text, the field counts in which it fills the largest fraction of a sample, so that nothing is
+    of a sample. A text takes the largest fraction of a sample that it needs in any of the fields, so that nothing is
     cut."""
     import numpy as np
 

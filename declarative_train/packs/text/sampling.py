@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Settings of sampling. `temperature`: 0: always choose the most likely token. `top_k`: sample among the k most
-    likely tokens; `top_p`: sample among the fewest tokens whose probabilities add up to at least this."""
+    """Settings of sampling. `temperature`: the logits are divided by it; 0: always choose the most likely token.
+    `top_k`: sample among the k most likely tokens. `top_p`: sample among the fewest tokens whose probabilities add up
+    to at least this."""
 
     temperature: float = 1.0
     top_k: int | None = None

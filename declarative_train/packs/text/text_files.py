@@ -32,13 +32,12 @@ class TextDataset(FilesDataset):
     """Tokens of text files: one row per token, column `tokens`. A `window` makes samples of them. Several files are one
     text, file after file.
 
-    With `documents`, the texts: one row per file or line, columns `text` and `path`.
-    """
+    With `documents`, it is a table of texts: one row per file or line, columns `text` and `path`."""
 
     type: Literal["text"] = "text"
     tokenizer: Annotated[str, Field(min_length=1)] = "bytes"
     """`bytes`: every byte of the UTF-8 text is a token, 0 to 255. Else a file `tokenizer.json` of Hugging Face's
-    `tokenizers`, or the folder of a model that has one. It is encoded once; the tokens are in the user's cache."""
+    `tokenizers`, or the folder of a model that has one. Texts are encoded once; the tokens are in the user's cache."""
     eos: bool | Annotated[str, Field(min_length=1)] = False
     """Token after each file: true for the tokenizer's own, or the token itself."""
     documents: Literal["file", "line"] | None = None

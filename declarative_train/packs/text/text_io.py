@@ -58,8 +58,8 @@ def find_text_output(plan: Plan) -> TextOutput | None:
 
 def policy(plan: Plan) -> TextOutput | None:
     """Return the output that predicts the next token in a plan without a `cross_entropy`, such as preference
-    optimisation. It is the only node that has trained parameters and whose output, read by the objective, is logits of
-    all tokens. Return None if there is not exactly one such node."""
+    optimisation. It is the output of the only node with trained parameters that gives the objective the logits of all
+    tokens. Return None if there is not exactly one such node."""
     graph = prune(plan, list(dict.fromkeys(term.input for term in plan.objective.terms)))
     read = {edge for node in graph.nodes for edge in node.inputs.values()}
     trained = [parameter.name for parameter in plan.parameters if not parameter.frozen]

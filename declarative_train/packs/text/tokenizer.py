@@ -202,7 +202,7 @@ class _FileTokenizer(Tokenizer):
 
 
 def _add_tokens(found: Any, file: Mapping[str, Any], added: AddedTokens) -> bytes:
-    """Add tokens to `found`, a tokenizer of the library. Return the content of its file with them. Raises
+    """Add tokens to `found`, a tokenizer of the library. Return the content of its file with these tokens. Raises
     TokenizerError for a token that the tokenizer already has."""
     from tokenizers import AddedToken
 
@@ -228,7 +228,8 @@ def _call(function: Callable[..., Any], *args: object, **keys: object) -> Any:
 
 
 def tokenizer(path: str, added: AddedTokens = NOTHING_ADDED) -> Tokenizer:
-    """Open a tokenizer. `path`: the word `bytes`, a file, or a folder with a file. Raises TokenizerError."""
+    """Open a tokenizer. `path`: the word `bytes`, a tokenizer file, or a folder that contains one. `added`: tokens that
+    the recipe adds. Raises TokenizerError."""
     if path == BYTES:
         if any(added):
             raise TokenizerError("`bytes` has a token for each byte and no others", "name a tokenizer file")
