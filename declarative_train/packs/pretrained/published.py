@@ -106,13 +106,12 @@ class SizeSource(NamedTuple):
 class Family:
     """Family of published models that one of dtrain's blocks can load.
 
-    block    name of the block
     kinds    kinds of models, by `model_type` or `architecture`
     names    names of tensors, by library
     head     parameters of the head
     sizes    param of the block that is a size -> dimensions of parameters that have this size
     follows  param that is a size and that the block gets from its data, not from a config -> a dimension with this size
-    hints    hints for messages"""
+    """
 
     block: str
     kinds: Mapping[str, ModelKind]
@@ -123,8 +122,8 @@ class Family:
     hints: Mapping[str, str] = field(default_factory=dict)
 
     def map(self, params: Mapping[str, object], library: str = TRANSFORMERS, kind: str | None = None) -> NameMap:
-        """Return the names of a model's tensors. `params`: params of the block. `kind`: name of the kind of model;
-        None: the first kind of the library."""
+        """Return the names of a model's tensors. `params`: params of the block. `kind`: kind of model; None: the
+        first."""
         names = self.names[library]
         own = next((each for each in self.kinds.values() if each.library == library), None)
         own = self.kinds[kind] if kind is not None else own

@@ -71,8 +71,8 @@ class Message(dict[str, Any]):
     __slots__ = ("_own", "_read", "number")
 
     def __init__(self, values: Mapping[str, Any], own: Collection[str], number: int) -> None:
-        """Store a message. `own`: the keys that the data have; other keys were added for the template. `number`:
-        position of the message in the dialogue, from 0."""
+        """Store a message. `own`: keys in the data, not those that were added for the template. `number`: position,
+        from 0."""
         super().__init__(values)
         self.number = number
         self._own, self._read = own, {"role", *FLAGS}
@@ -340,9 +340,8 @@ def _find_answers(
     found: Tokenizer,
     schemas: Sequence[object] | None,
 ) -> list[Span]:
-    """Return the (begin, end) in `whole` of the text of each message whose number is in `learnt`. `whole`: the text of
-    the dialogue. The text of a message is what the template's loop over messages writes in the iteration for this
-    message."""
+    """Return the (begin, end) in `whole`, the text of the dialogue, of each message whose number is in `learnt`. The
+    text of a message is what the template's loop over messages writes in the iteration for it."""
     text, passages = _turns(template, given, found, schemas)
     written = [(number, begin, end) for number, begin, end in passages if number is not None and end > begin]
     if text != whole or not written:
@@ -396,8 +395,7 @@ def _turns(
 
 def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[object] | None) -> str:
     """Return the prompt for an answer: the text that the template writes after its loops over messages when an answer
-    is to follow. If the loops write the prompt too, it is what a text with the prompt has in addition to a text without
-    it."""
+    is to follow. If the loops write the prompt too, it is found by comparing texts with and without it."""
     text, passages = _turns(template, given, found, schemas, answers=True)
     end = max((end for number, begin, end in passages if number is not None and end > begin), default=0)
     if 0 < end < len(text):
@@ -406,11 +404,9 @@ def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[
 
 
 def _opening(before: str, answer: str, prompt: str, at: int) -> int:
-    """Return how many characters at the beginning of `answer` belong to the prompt for an answer, `prompt`.
-
-    `before`: the text before the answer; if it ends with the whole prompt, the result is 0. The prompt may end with a
-    tag, such as `<think>`, that this answer lacks. Any other difference raises ChatError. `at`: number of the message,
-    from 0."""
+    """Return how many characters at the beginning of `answer` belong to `prompt`, the prompt for an answer. It is 0 if
+    `before`, the text before the answer, ends with the prompt. The prompt may end with a tag, such as `<think>`, that
+    this answer lacks. Any other difference raises ChatError. `at`: number of the message, from 0."""
     if before.endswith(prompt):
         return 0
     same = _common(answer, prompt)
