@@ -260,8 +260,8 @@ class _Way(NamedTuple):
 
 
 def _check_positions(scope: Scope, texts: dict[str, _Text]) -> Iterator[Diagnostic]:
-    """Warn about expressions and layers that reduce the positions of padded texts to one value and include the
-    padding."""
+    """Warn about each expression or layer that reduces all positions of padded texts to one value, such as a mean, and
+    so includes the padding."""
     ways: dict[Wire, _Way] = {
         name: _Way(name) for name in scope.inputs if name in texts and texts[name].padded > _PADDED
     }

@@ -15,7 +15,7 @@ from declarative_train.packs.pretrained.adapters import MAGNITUDE
 
 
 class LoraLinear(nn.Linear):
-    """x (..., in) -> (..., out): x W^T + b + scaling * dropout(x) A^T B^T.
+    """Linear map W, b plus an adapter A, B: x (..., in) -> x W^T + b + scaling * dropout(x) A^T B^T, (..., out).
 
     `adapter` is the component. `weight` (out, in) and `bias` have the same names as without an adapter, so that files
     and checkpoints of the base model fit. `lora_A.weight` (rank, in) and `lora_B.weight` (out, rank) are added, with
