@@ -250,6 +250,7 @@ def test_a_plan_that_was_changed_by_hand_is_refused(tmp_path: Path, capsys: Capt
     told(capsys, "plan", str(saved))
 
 
+@pytest.mark.packs  # `init` is a tool
 def test_a_plan_of_a_version_with_another_fingerprint_is_refused(
     tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -98,6 +100,7 @@ HINTS = {  # words that are not of the language: what the hint must contain
     "sync_batchnorm": "over: 32 samples",
     "requires_grad": "frozen: true",
 }
+OF_PACKS = {"ColorJitter", "DPO", "Mixup", "RandomCrop", "RandomHorizontalFlip", "efficientnet_b0", "tokenizer"}
 NAMES = {  # words of the language: an entry that must be among the best
     "EMA": "training.ema",
     "tensorboard": "dtrain tensorboard",
@@ -138,12 +141,16 @@ NAMES = {  # words of the language: an entry that must be among the best
 }
 
 
-@pytest.mark.parametrize("word", HINTS)
+def mark_words(words: Iterable[str]) -> list[Any]:
+    return [pytest.param(word, marks=pytest.mark.packs if word in OF_PACKS else ()) for word in words]
+
+
+@pytest.mark.parametrize("word", mark_words(HINTS))
 def test_a_word_of_another_tool_leads_to_ours(word: str) -> None:
     assert HINTS[word] in (find(word).hint or "")
 
 
-@pytest.mark.parametrize("word", NAMES)
+@pytest.mark.parametrize("word", mark_words(NAMES))
 def test_a_word_of_the_language_is_found(word: str) -> None:
     assert NAMES[word] in [each.name for each in find(word).entries[:BEST]]
 

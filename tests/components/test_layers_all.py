@@ -23,6 +23,7 @@ from declarative_train.components.inits.draws import Draws
 from declarative_train.components.layers import LAYERS
 from declarative_train.core.tensor_spec import DType, TensorSpec
 from declarative_train.engine.step.precision import CastParameters
+from tests.alone import TYPES
 
 SEQUENCE, IMAGE, VECTOR = TensorSpec((6, 8)), TensorSpec((4, 8, 6)), TensorSpec((12,))
 VOLUME, SIGNAL = TensorSpec((4, 4, 5, 6)), TensorSpec((4, 9))
@@ -193,7 +194,8 @@ for _name in OWN:
     CASES.setdefault(_name, [({}, {"x": ANY_SHAPE.get(_name, SEQUENCE)})])
 
 FLAT = [(name, *case) for name in sorted(CASES) for case in CASES[name]]
-each_case = pytest.mark.parametrize(("name", "fields", "inputs"), FLAT, ids=[f"{row[0]}" for row in FLAT])
+MARKED = [pytest.param(*row, marks=pytest.mark.packs if row[0] in TYPES else ()) for row in FLAT]
+each_case = pytest.mark.parametrize(("name", "fields", "inputs"), MARKED, ids=[f"{row[0]}" for row in FLAT])
 each_layer = pytest.mark.parametrize("name", OWN)
 
 

@@ -18,6 +18,7 @@ from declarative_train.graph.build import build
 from declarative_train.graph.cost import Work, work_of
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.probe import probe_expression, probe_layer
+from tests.alone import TYPES
 from tests.components.test_layers_all import CASES, Case
 
 ROWS = 2
@@ -36,7 +37,12 @@ WITH_PRODUCTS = {
     ),
 }
 NOT_COUNTED = "bilinear"  # one operation of torch's, which its counter does not know
-ALL = [(kind, at) for kind, cases in CASES.items() for at in range(len(cases)) if kind != NOT_COUNTED]
+ALL = [
+    pytest.param(kind, at, marks=pytest.mark.packs if kind in TYPES else ())
+    for kind, cases in CASES.items()
+    for at in range(len(cases))
+    if kind != NOT_COUNTED
+]
 LEARNT_BEFORE = {"type": "prelu"}  # a parameter, and no matrix product
 
 

@@ -17,6 +17,7 @@ from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.recipe.hints.aliases import NOT_BUILT, NOTES, letters
 from declarative_train.recipe.hints.relocated_keys import ANYWHERE, IN_SECTIONS
+from tests.alone import mark_packs
 
 WORDS = {  # of other tools, by the section in which they are looked for
     "training": """
@@ -128,7 +129,9 @@ STANDS_FOR |= {"type: ...": "type: mse", "column: ...": "column: a", "path: ..."
 OF_KEYS = ("S001", "S003", "S004", "S005", "R002")
 
 
-@pytest.mark.parametrize("snippet", sorted({text for hint in ALL_HINTS for text in _SNIPPET.findall(hint)}))
+@pytest.mark.parametrize(
+    "snippet", mark_packs(sorted({text for hint in ALL_HINTS for text in _SNIPPET.findall(hint)}), str)
+)
 def test_what_a_hint_says_to_write_can_be_written(snippet: str) -> None:
     path, _, value = snippet.partition(": ")
     for word, stands in STANDS_FOR.items():

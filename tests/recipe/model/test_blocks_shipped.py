@@ -29,6 +29,7 @@ def test_a_shipped_block_reads_without_a_word_and_tells_what_it_is(name: str) ->
     assert name not in LAYERS
 
 
+@pytest.mark.packs
 def test_there_are_the_models_and_losses_that_are_promised() -> None:
     models = {"bert", "clip", "deepseek", "gemma", "gpt", "gpt_oss", "llama", "mixtral", "mlp", "resnet", "vit"}
     losses = {"bradley_terry", "distillation", "dpo", "ipo", "kto", "orpo", "sequence_log_likelihood", "simpo"} | {
