@@ -279,10 +279,10 @@ def main() -> None:
             took = first_batch(data, args.rounds, step)
             say_row(f"first batch of a run that resumes at step {step:,} (epoch {epoch})", took)
         for what, path in (("10 MB, held in memory", small), ("10 GB", [str(large)] * 80)):
-            say_row(f"first batch of {what}", first_batch(data_of(folder, path, None), args.rounds))
+            say_row(f"first batch of a set of {what}", first_batch(data_of(folder, path, None), args.rounds))
         one, many = lints(folder, args.rounds)
         say_row("lint of one file", f"{one:.2f}", "")
-        say_row(f"lint of {SHARDS:,} known files", f"{many:.2f}", "")
+        say_row(f"lint of {SHARDS:,} files whose footers were read before", f"{many:.2f}", "")
     if args.write:
         write_table("tables", "\n".join(lines))
 
