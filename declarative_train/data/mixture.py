@@ -197,7 +197,8 @@ class MixedOrder:
         return MixturePositions(sources, passes, places)
 
     def samples(self, placed: MixturePositions) -> np.ndarray:
-        """Return, as int64, the number in the set of each sample in `placed`."""
+        """Return, as int64, the number of each sample of `placed` in the training set, which contains the samples of
+        all sources."""
         found = np.empty(len(placed.sources), np.int64)
         for source, number, mine in placed.pieces():
             found[mine] = self.of_source(source, number, placed.places[mine])

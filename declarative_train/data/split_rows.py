@@ -111,7 +111,7 @@ def _check_sources(sources: tuple[str, ...], splits: Mapping[str, Split]) -> Non
 
 def _block_starts(table: Table, rows: SetRows) -> np.ndarray | None:
     """Return the first row of each block of the table, so that a set can get a share of each block. Return None if the
-    table has no blocks, or `rows` are not all rows from row 0 on in the order of the file."""
+    table has no blocks, or `rows` is neither a RowShare nor a range that begins at row 0."""
     if isinstance(rows, RowShare):
         return rows.starts
     if table.blocks is None or not isinstance(rows, RowRange) or rows.start:

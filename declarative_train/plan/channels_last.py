@@ -55,8 +55,8 @@ def count_reordered(graph: Graph) -> ReorderedElements:
 
 
 def count_reordered_by_node(graph: Graph) -> dict[str, ReorderedElements]:
-    """Count the elements that each node of a graph copies to the other memory format. Return a dict from node to its
-    numbers."""
+    """Count, for each node of a graph, the elements that it would copy to the other memory format: in a model with the
+    default format, and in one with channels last. Return a dict from the node's name to the counts."""
     specs, found = graph.specs(), {}
     for node in graph.nodes:
         called = graph.node(str(node.target)) if node.kind == "reuse" else node

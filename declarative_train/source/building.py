@@ -51,7 +51,8 @@ class Stop(Exception):  # noqa: N818 (not an error: the mistake is reported alre
 
 class _OpenCollection:
     """Mapping or list whose end has not been read yet. `start`, `place`: offset, and (line, column), of its first
-    character. `known`: the numbers of diagnostics (`mistakes`) and of nodes (`first_node`) when it began.
+    character. `known`: how many diagnostics and how many nodes existed when it began; stored as `mistakes` and
+    `first_node`.
     """
 
     __slots__ = (
@@ -358,16 +359,16 @@ class Builder:
             if frame.flow and lexing.KEY_WITHOUT_SPACE.fullmatch(entry.name) and not entry.key.quoted:
                 self._report(missing_space(entry.key.span, entry.name))
                 continue
-            if frame.flow and position and self._is_decimal_comma(frame.entries[position - 1].value, entry.key):
+            if frame.flow and position and self._report_decimal_comma(frame.entries[position - 1].value, entry.key):
                 continue
             after = frame.entries[position + 1].key if position + 1 < len(frame.entries) else None
             is_below = after is not None and not frame.flow and after.span.line > entry.key.span.line
             following = (after.text, after.span) if is_below and after is not None else None
             self._report(empty_value(entry.key.span, entry.name, following, flow=frame.flow))
 
-    def _is_decimal_comma(self, before: Node, key: Scalar) -> bool:
-        """Return whether `before` and `key` are the two halves of one number with a decimal comma (`0,001`). If so,
-        report the number instead of earlier diagnostics at the position of `key`.
+    def _report_decimal_comma(self, before: Node, key: Scalar) -> bool:
+        """If `before` and `key` are the two halves of one number with a decimal comma (`0,001`), report that in place
+        of the earlier diagnostics at `key`. Return whether they are.
         """
         at, number = key.span, before.span
         if not (isinstance(before, Scalar) and type(before.value) is int and key.text.isdigit()):

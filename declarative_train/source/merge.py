@@ -3,8 +3,9 @@ recipes together").
 
 Mappings are merged key by key; a list or scalar replaces the earlier value; a mapping with another `type` replaces the
 whole mapping of the base. `null` removes a key, which must exist. Of keys that exclude each other (`epochs`, `steps`)
-the later one removes the earlier one. The same holds for the short form of one entry (`loss`) and a long form
-(`losses`) without that entry. New keys are appended. Every value keeps its span, and dropped values are recorded.
+the later one removes the earlier one. A later short form of one entry (`loss`) replaces an earlier long form (`losses`)
+that has other entries. A later long form replaces an earlier short form, unless it has an entry of that name; then the
+two are merged. New keys are appended. Every value keeps its span, and dropped values are recorded.
 """
 
 from __future__ import annotations

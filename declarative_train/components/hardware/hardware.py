@@ -33,8 +33,8 @@ class Hardware:
     reached        part of the peak that large matrix products reach in a long run: the best product in a short test by
                    S. Bekman, ML engineering, "Maximum achievable matmul FLOPS" (github.com/stas00/ml-engineering,
                    compute/accelerator, 2026-08). For Hopper and Blackwell, whose power limits slow down a long run,
-                   0.87 of that: MaxText's published step of Llama 3 70B on 128 H100s (docs/planner.md). 0.8 for devices
-                   that were not measured
+                   0.87 of that: MaxText's published step of Llama 3 70B on 128 H100s (docs/planner-times.md). 0.8 for
+                   devices that were not measured
     """
 
     name: str

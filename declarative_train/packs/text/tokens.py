@@ -310,7 +310,8 @@ class TokensField(Field):
 
     def encode(self, value: Any, columns: Sequence[Column], row: int, found: Tokenizer) -> Encoded:
         """Encode the value of one row (from `join_columns`), without cutting the tokens to the length of a sample.
-        Raises BadValueError, with `truncate: error` also for a text that is too long."""
+        Raises BadValueError if there is no text or it cannot be read; with `truncate: error` also if it is too
+        long."""
         if (key := self.missing_key(value)) is not None:
             name, hint = columns[self._places[key]].name, "leave the row out, or write a text there"
             raise BadValueError("missing", name, f"`{name}` misses a text", row=row, help=hint)

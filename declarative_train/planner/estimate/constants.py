@@ -4,7 +4,7 @@ Figures of each kind of device (peak, bandwidths, the part of the peak that larg
 `components/hardware`. A calibration replaces constants and figures by those of one machine (`planner/calibration.py`).
 
 Constants marked "Fitted" were fitted to 390 of 774 published step times of GPT models on A100s (chosen with seed 0), by
-`python -m tests.planner.fit`; the errors on the other 384 are in docs/planner.md."""
+`python -m tests.planner.fit`; the errors on the other 384 are in docs/planner-times.md."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Constants:
     fused_traffic          part of the memory traffic of elementwise operations that remains when they are compiled
     fused_calls            part of the kernels of elementwise operations that remains when they are compiled: a chain of
                            about three becomes one kernel. Both parts are assumptions, compared with torchtitan's
-                           compiled runs in docs/planner.md
+                           compiled runs in docs/planner-times.md
     assemble_per_s         bytes per second that a process gathers from rows in memory into a batch: 2.8e9 on a core of
                            a server in use; less is assumed, for statistics and casts
     decode_per_s           values per second that a process reads and decodes from pictures: 3 x 224 x 224 values from a
