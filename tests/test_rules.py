@@ -84,6 +84,8 @@ BASES = {  # where the base of digits does not fit
         "dialogues.yaml",
     ),
     "D017": "text.yaml",
+    "G028": "text.yaml",
+    "R161": "pictures.yaml",
     "D022": "days.yaml",
     "D023": "days.yaml",
     "D025": "chats.yaml",

@@ -13,6 +13,7 @@ RULES: dict[str, str] = {
     "G024": "shapes.target_that_trains",
     "G025": "buckets.model_of_one_length",
     "G026": "linear_after_linear",
+    "G029": "unequal_pair",
     "O010": "metric_of_another_kind",
     "O017": "inputs.target_out_of_reach",
     "O018": "inputs.relative_error_around_zero",

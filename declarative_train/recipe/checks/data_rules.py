@@ -272,3 +272,24 @@ def training_is_the_rest(draft: Draft) -> Iterator[Diagnostic]:
 
 def _order(column: str | None) -> str:
     return "the order of the file" if column is None else f"`{column}`"
+
+
+def normalized_in_training_only(draft: Draft) -> Iterator[Diagnostic]:
+    """normalized-in-training-only (R161)
+
+    Finds: a `normalize` for training alone, or for evaluations alone, without one for the others.
+    Why:   the model is trained on pictures of one scale and evaluated on those of another: the training metrics rise,
+           those of evaluations and predictions are wrong.
+    Diff:
+        data:
+          transforms:
+    -       - {type: normalize, mean: [0.5], std: [0.25], only: training}
+    +       - {type: normalize, mean: [0.5], std: [0.25]}
+    """
+    transforms = () if draft.data is None else draft.data.transforms
+    found = {each.only: i for i, each in enumerate(transforms) if each.type == "normalize"}
+    if len(found) == 1 and None not in found:
+        ((only, place),) = found.items()
+        other = "evaluations and predictions" if only == "training" else "training steps"
+        message = f"pictures of {other} are not normalised, so that the model sees two scales"
+        yield warning("R161", draft.span(("data", "transforms", place, "only")), message, "remove `only`")

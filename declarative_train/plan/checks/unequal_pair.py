@@ -1,0 +1,172 @@
+"""unequal-pair (G029)
+
+Finds: a preference loss (`dpo`, `ipo`, `orpo`, `simpo`, `bradley_terry`) whose two answers are made from the same
+       column, or by different parameters, or are exchanged; a reference that reads another answer than the policy, or
+       that is trained; and sums of log-likelihoods where the loss expects means.
+Why:   the loss compares numbers of the chosen and of the rejected answer, and of a policy and its frozen reference. If
+       they differ in something else too, or in nothing, the loss falls, or stays constant, without meaning.
+Diff:
+    model:
+      graph:
+        good: {type: linear, out_features: 1, input: pixels}
+        flipped: flip(pixels, dims=[1])
+-       bad: {type: linear, out_features: 1, input: flipped}
++       bad: {type: reuse, node: good, input: flipped}
+        pair: {type: bradley_terry, inputs: [good, bad]}
+        hidden: {input: pixels}
+    objective:
+      loss: null
+      losses:
+        kind: {type: cross_entropy, input: logits, target: digit}
+        pair: {type: mean, input: pair}
+      metrics: {accuracy: {of: kind}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, warning
+from declarative_train.core.span import Span
+from declarative_train.data.spec import DataSpec
+from declarative_train.plan.plan import ParameterPlan
+from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, ReuseNode, Scope, Wire
+
+_ANSWERS = ("chosen", "rejected")
+_REFERENCES = {"dpo": ("chosen_reference", "rejected_reference"), "ipo": ("chosen_reference", "rejected_reference")}
+_PAIRS = {*_REFERENCES, "bradley_terry", "orpo", "simpo"}
+_OF_MEANS = {"ipo", "orpo", "simpo"}
+_LIKELIHOODS = {"packed_log_likelihood", "sequence_log_likelihood"}
+
+
+class _Side(NamedTuple):
+    """Input of a loss, with what it depends on: names of fields, names of nodes that have parameters, and names of
+    those that it trains. `kind`: block and output that give it, such as `sequence_log_likelihood:sum`."""
+
+    wire: Wire
+    fields: frozenset[str]
+    nodes: frozenset[str]
+    trained: frozenset[str]
+    kind: str
+    span: Span
+
+
+def check(scope: Scope, data: DataSpec, parameters: Sequence[ParameterPlan]) -> Iterator[Diagnostic]:
+    """Yield a warning for each input of a preference loss or of a distillation that cannot be compared with the
+    others. `scope`: the model, whose parameters are `parameters`."""
+    for node in scope.nodes:
+        if isinstance(node, BlockNode) and node.block in {*_PAIRS, "distillation"}:
+            sides = {port: _follow(scope, node, port, parameters) for port in node.inputs}
+            if node.block == "distillation":
+                yield from _check_teacher(node, sides["student"], sides["teacher"])
+                continue
+            found = _compare_answers(data, sides["chosen"], sides["rejected"], node.block in _OF_MEANS)
+            references = [sides[port] for port in _REFERENCES.get(node.block, ())]
+            for side, reference in zip((sides[port] for port in _ANSWERS), references, strict=False):
+                found = found or _compare_with_reference(side, reference, references)
+            if found is not None:
+                span, message, hint = found
+                yield warning("G029", span, f"`{node.path}`: {message}", hint)
+
+
+_Found = tuple[Span, str, str] | None  # (place, message, hint)
+
+
+def _compare_answers(data: DataSpec, chosen: _Side, rejected: _Side, is_of_means: bool) -> _Found:
+    components = {field.name: field.component for field in data.fields}
+    left, right = (
+        [components.get(name) for name in sorted(one.fields - other.fields)]
+        for one, other in ((chosen, rejected), (rejected, chosen))
+    )
+    if chosen.wire == rejected.wire or (left and left == right):
+        return (
+            rejected.span,
+            "the chosen and the rejected answer are the same values",
+            "read the column of the other answer",
+        )
+    columns = [{str((each or {}).get("column", "")) for each in side} for side in (left, right)]
+    if any("rejected" in name for name in columns[0]) and any("chosen" in name for name in columns[1]):
+        return chosen.span, f"its chosen answer is made from the column `{min(columns[0])}`", "exchange the answers"
+    if chosen.nodes != rejected.nodes:
+        name = min(rejected.nodes ^ chosen.nodes)
+        hint = "call the node of the other answer again: {type: reuse, node: ..., input: ...}"
+        return rejected.span, f"the two answers do not use the same parameters: only one uses those of `{name}`", hint
+    if is_of_means and chosen.kind.partition(":")[0] in _LIKELIHOODS and chosen.kind.endswith(":sum"):
+        node = chosen.wire.partition(":")[0]
+        return (
+            chosen.span,
+            "it expects log-likelihoods per token, but these are sums over the tokens",
+            f"write `{node}.mean`",
+        )
+    return None
+
+
+def _compare_with_reference(policy: _Side, reference: _Side, references: Sequence[_Side]) -> _Found:
+    if not reference.nodes:
+        return None  # the data have its log-likelihoods
+    if reference.nodes == policy.nodes:
+        hint = "make the reference by a node of its own, with the same `weights` and `frozen: true`"
+        return reference.span, "the reference is the policy itself", hint
+    if any(other.nodes != reference.nodes for other in references):
+        names = " and ".join(
+            f"`{name}`" for name in sorted(frozenset[str]().union(*(each.nodes for each in references)))
+        )
+        return (
+            reference.span,
+            f"its two references do not use the same parameters: they use {names}",
+            "use the frozen ones for both",
+        )
+    if reference.fields != policy.fields:
+        return (
+            reference.span,
+            "policy and reference have not read the same answer",
+            "the order is chosen, rejected, for both",
+        )
+    if reference.trained:
+        name = min(reference.trained)
+        return (
+            reference.span,
+            f"the reference `{name}` is trained too",
+            f"freeze it in `parameters`: `{name}: {{frozen: true}}`",
+        )
+    return None
+
+
+def _check_teacher(node: BlockNode, student: _Side, teacher: _Side) -> Iterator[Diagnostic]:
+    if teacher.trained and student.trained:
+        name = min(teacher.trained)
+        message = f"`{node.path}` trains its teacher `{name}` too: both sides can agree on a constant"
+        yield warning("G024", teacher.span, message, f"freeze it in `parameters`: `{name}: {{frozen: true}}`")
+    elif teacher.trained:
+        message = f"`{node.path}` trains its teacher, and not its student: they are swapped"
+        yield warning("G024", teacher.span, message, "exchange `student` and `teacher`")
+
+
+def _follow(scope: Scope, reader: BlockNode, port: str, parameters: Sequence[ParameterPlan]) -> _Side:
+    """Return what the input `port` of a node depends on."""
+    nodes = {node.name: node for node in scope.nodes}
+    with_parameters = {item.name.partition(".")[0] for item in parameters}
+    trained = {item.name.partition(".")[0] for item in parameters if not item.frozen}
+    fields, read, moved = set[str](), set[str](), set[str]()
+    waiting, seen = [(reader.inputs[port], True)], set[tuple[str, bool]]()
+    while waiting:
+        wire, has_gradient = waiting.pop()
+        name, colon, _ = wire.partition(":")
+        if not colon:
+            fields.add(name.partition(".")[0])
+            continue
+        if (name, has_gradient) in seen:
+            continue
+        seen.add((name, has_gradient))
+        node = nodes[name]
+        owner = node.target if isinstance(node, ReuseNode) else name
+        read |= {owner} & with_parameters
+        moved |= {owner} & trained if has_gradient else set()
+        stops = isinstance(node, ExpressionNode) and "detach" in node.expression.text
+        waiting += [(each, has_gradient and not stops) for each in node.inputs.values()]
+    name, _, output = reader.inputs[port].partition(":")
+    giver = nodes.get(name)
+    kind = f"{giver.block}:{output}" if isinstance(giver, BlockNode) else ""
+    span = reader.input_spans.get(port, reader.span)
+    return _Side(reader.inputs[port], frozenset(fields), frozenset(read), frozenset(moved), kind, span)

@@ -1,0 +1,332 @@
+"""Rules about the structure of a model: settings of its layers, sequences whose order has no effect, and experts that
+no loss balances.
+
+Each public function that returns diagnostics is one rule. Its docstring is the manual page of its diagnostic code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from declarative_train.components.expressions.functions import ELEMENTWISE, INDEX
+from declarative_train.components.expressions.tree import Operation, Reference, Term
+from declarative_train.components.layers.activations import Activation
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, unverified, warning
+from declarative_train.core.span import Span
+from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ReuseNode, Scope, Wire
+
+_MOST_DROPPED, _MOST_MOMENTUM, _LEAST_DECAY, _MOST_EPS, _MOST_TEMPERATURE = 0.8, 0.5, 0.5, 0.1, 5.0
+_OF_ONE_POSITION = frozenset({"add", "drop_path", "dropout", "embedding", "embedding_noise", "identity", "layer_norm",
+                              "layer_scale", "linear", "moe", "multiply", "rms_norm"})  # fmt: skip
+_POSITIONS = frozenset({"learned_positions", "sinusoidal_positions", "token_types"})
+_OF_SETS = _OF_ONE_POSITION | {"class_token", "sequence_pool"}  # do not depend on an order
+_RECURRENT = frozenset({"gru", "lstm", "rnn"})
+_OF_ALL = ELEMENTWISE | {
+    "amax",
+    "amin",
+    "log_softmax",
+    "mean",
+    "normalize",
+    "rand_like",
+    "randn_like",
+    "softmax",
+    "sum",
+}
+
+
+def implausible_setting(draft: Draft) -> Iterator[Diagnostic]:
+    """implausible-setting (R160)
+
+    Finds: a number that other libraries count the other way: a `momentum` of `batch_norm` above 0.5, a dropout of more
+           than 0.8, a `decay` of `ema` below 0.5; also an `eps` of a norm of 0.1 or more, and a `temperature` of
+           `info_nce` of 5 or more.
+    Why:   Keras' `momentum` and TensorFlow's `keep_prob` are shares that are kept, but `momentum` and `p` are shares
+           that are replaced and dropped. The `decay` of `ema` is kept. A large `eps` outweighs the variance. The
+           temperature divides similarities from -1 to 1: at 5, the loss can hardly fall, whatever is learned.
+    Diff:
+        training:
+    -     ema: {decay: 0.01}
+    +     ema: {decay: 0.99}
+    """
+    for node in () if draft.scope is None else _layers(draft.scope):
+        layer = node.layer
+        for key in ("dropout", "p"):
+            share = getattr(layer, key, None)
+            if isinstance(share, float) and share > _MOST_DROPPED:
+                message = f"`{node.path}` drops {share:.0%} of the values in training"
+                hint = f"`{key}` is the share that is dropped: to keep {share:.0%}, write `{key}: {1 - share:.2g}`"
+                yield warning("R160", node.field_spans.get(key, node.span), message, hint)
+        momentum, eps = getattr(layer, "momentum", None), getattr(layer, "eps", None)
+        if layer.type == "batch_norm" and isinstance(momentum, float) and momentum > _MOST_MOMENTUM:
+            message = f"the running statistics of `{node.path}` are mostly those of the last step"
+            hint = (
+                f"`momentum` is the weight of the last step; to keep {momentum:g}, write `momentum: {1 - momentum:.2g}`"
+            )
+            yield warning("R160", node.field_spans.get("momentum", node.span), message, hint)
+        if "norm" in layer.type and isinstance(eps, float) and eps >= _MOST_EPS:
+            message = f"`{node.path}` adds {eps:g} to the variance, so that it hardly normalises"
+            yield warning("R160", node.field_spans.get("eps", node.span), message, "usual values are 1e-8 to 1e-3")
+    ema = None if draft.training is None else draft.training.ema
+    if ema is not None and ema.decay < _LEAST_DECAY:
+        message = f"a decay of {ema.decay:g}: the average is little more than the weights of the last step"
+        hint = f"`decay` is the share that remains after a step, such as {1 - ema.decay if ema.decay else 0.999:.6g}"
+        yield warning("R160", draft.span("training.ema.decay"), message, hint)
+    for name, term in ({} if draft.objective is None else draft.objective.losses).items():
+        temperature = getattr(term.component, "temperature", 0.0)
+        if getattr(term.component, "normalize", False) and temperature >= _MOST_TEMPERATURE:
+            message = (
+                f"similarities from -1 to 1, divided by {temperature:g}, hardly differ: the loss stays near chance"
+            )
+            hint = (
+                f"usual values are 0.02 to 1; if {temperature:g} is a factor, write its inverse, {1 / temperature:.2g}"
+            )
+            yield warning("R160", draft.span(("objective", "losses", name, "temperature")), message, hint)
+
+
+def first_sees_itself(draft: Draft) -> Iterator[Diagnostic]:
+    """first-sees-itself (G027)
+
+    Finds: a `sequence_pool` of the first position, or a slice `[:, 0]`, of a sequence that only causal attention or
+           recurrent layers of one direction have made.
+    Why:   a position of such a layer depends on itself and earlier ones, so the first one depends on the first token
+           alone, which is often the same in all texts. The rest of the sequence is not used.
+    Diff:
+        model:
+          graph:
+            steps: unsqueeze(pixels, -1)
+            hidden: {type: gru, hidden_size: 8, input: steps}
+    -       act: {type: sequence_pool, mode: first, input: hidden}
+    +       act: {type: sequence_pool, mode: last, input: hidden}
+    """
+    if draft.scope is None:
+        return
+    for frame in _frames(_Frame(draft.scope, "", {}, None)):
+        for node in frame.scope.nodes:
+            wire = _find_first(node)
+            if wire is not None and _sees_no_later(frame, wire):
+                message = f"`{node.path}` takes the first position, which depends on the first element alone"
+                hint = "take the last position (`mode: last`, or `[:, -1]` without padding), or remove `causal`"
+                yield warning("G027", node.span, message, hint)
+
+
+def attention_without_positions(draft: Draft) -> Iterator[Diagnostic]:
+    """attention-without-positions (G028)
+
+    Finds: attention over the tokens of a text, or the rows of a window, in a model where nothing depends on the order
+           of the positions: no position embedding, no `rotary`, no causal attention, no recurrent layer or convolution.
+    Why:   attention compares all pairs of positions and does not know which is first: every order of the words gives
+           the same result. Such a model is right for sets, and cannot learn grammar or a trend.
+    Diff:
+        data: {fields: {next: null, tokens: {rows: null}}}
+        model:
+          graph:
+    -       mixed: {type: self_attention, heads: 2, input: hidden}
+    +       mixed: {type: self_attention, heads: 2, rotary: {}, input: hidden}
+            act: {type: relu, input: mixed}
+        objective: {loss: {target: tokens}}
+    """
+    if draft.scope is None or draft.data is None:
+        return
+    has_order = draft.data.window is not None or any(field.type == "tokens" for field in draft.data.fields.values())
+    found = None
+    nodes = (node for frame in _frames(_Frame(draft.scope, "", {}, None)) for node in frame.scope.nodes)
+    for node in nodes:
+        if isinstance(node, ExpressionNode):
+            if not _ignores_order(node.expression.root):
+                return
+        elif isinstance(node, LayerNode):
+            kind = node.layer.type
+            if kind == "self_attention" and not getattr(node.layer, "causal", False):
+                if getattr(node.layer, "rotary", None) is not None or set(node.inputs) - {"x", "mask"}:
+                    return
+                found = found or node
+            elif kind == "patch_embedding":
+                has_order = True
+            elif not _is_of(node, _OF_SETS):
+                return
+    if found is not None and has_order:
+        message = f"nothing in the model depends on the order of the positions that `{found.path}` reads"
+        hint = (
+            "add `{type: learned_positions}` after the embedding, or `rotary: {}` to the attention; a set needs neither"
+        )
+        yield unverified("G028", found.span, message, hint)
+
+
+def experts_without_balance(draft: Draft) -> Iterator[Diagnostic]:
+    """experts-without-balance (R162)
+
+    Finds: a layer `moe` that starts from random numbers and has no `bias_rate`, if no loss reads its output `balance`;
+           also a loss of such an output with a negative `weight`.
+    Why:   the experts that the router prefers at the start are trained more, and are chosen still more often. In the
+           end a few experts do all the work, and the others are parameters without use. The balance loss is smallest
+           if all are used equally.
+    Diff:
+        model:
+          graph:
+            hidden: {type: moe, experts: 4, top_k: 1, hidden: 32, input: pixels}
+        objective:
+          loss: null
+          losses:
+            kind: {type: cross_entropy, input: logits, target: digit}
+    -       even: {type: mean, input: hidden.balance, weight: -0.01}
+    +       even: {type: mean, input: hidden.balance, weight: 0.01}
+          metrics: {accuracy: {of: kind}}
+    """
+    if draft.scope is None or draft.objective is None or draft.is_written("model.weights"):
+        return
+    unbalanced = {
+        frame.path + node.name
+        for frame in _frames(_Frame(draft.scope, "", {}, None))
+        for node in frame.scope.nodes
+        if isinstance(node, LayerNode) and _needs_balance(node)
+    }
+    for name, term in draft.objective.losses.items() if unbalanced else ():
+        wire = draft.scope.outputs.get(term.input, term.input)
+        found = _walk(_Frame(draft.scope, "", {}, None), wire)
+        read = {frame.path + node.name for frame, output, node in found if output == "balance"} & unbalanced
+        if read and term.weight < 0:
+            message = f"the loss `{name}` is smallest if all experts are used equally, but its weight is negative"
+            yield warning(
+                "R162", draft.span(("objective", "losses", name, "weight")), message, f"set it to {-term.weight:g}"
+            )
+        unbalanced -= read
+    for node in draft.scope.nodes:
+        if any(path == node.name or path.startswith(f"{node.name}.") for path in unbalanced):
+            message = f"no loss balances the experts of `{node.name}`: the router may come to use only a few of them"
+            hint = f"add a loss `{{type: mean, input: {node.name}.balance, weight: 0.01}}`, or set `bias_rate` of `moe`"
+            yield warning("R162", node.span, message, hint)
+
+
+def _needs_balance(node: LayerNode) -> bool:
+    layer = node.layer
+    every = getattr(layer, "top_k", 0) == getattr(layer, "experts", 0)
+    return layer.type == "moe" and getattr(layer, "bias_rate", None) is None and not every
+
+
+class _Frame(NamedTuple):
+    """Graph that is searched. `path`: path of the node that uses it, with a dot at the end; empty for the model.
+    `inputs`: wires of `outer`, by the name of an input of `scope`. `outer`: the graph that has this node, or None."""
+
+    scope: Scope
+    path: str
+    inputs: Mapping[str, Wire]
+    outer: _Frame | None
+
+    def enter(self, node: BlockNode, inputs: Mapping[str, Wire]) -> _Frame:
+        """Return the graph of a block in this one, called with `inputs`."""
+        return _Frame(node.scope, f"{self.path}{node.name}.", inputs, self)
+
+
+def _frames(frame: _Frame) -> Iterator[_Frame]:
+    """Yield a graph and those of all blocks inside it."""
+    yield frame
+    for node in frame.scope.nodes:
+        if isinstance(node, BlockNode):
+            yield from _frames(frame.enter(node, node.inputs))
+
+
+def _layers(scope: Scope) -> Iterator[LayerNode]:
+    """Yield the layers of a model, one for all copies of a repeated layer."""
+    seen: set[tuple[Span, str]] = set()
+    for frame in _frames(_Frame(scope, "", {}, None)):
+        for node in frame.scope.nodes:
+            if isinstance(node, LayerNode) and (node.span, node.layer.type) not in seen:
+                seen.add((node.span, node.layer.type))
+                yield node
+
+
+def _walk(frame: _Frame, wire: Wire) -> Iterator[tuple[_Frame, str, LayerNode | ExpressionNode]]:
+    """Yield (graph, output, node) for each layer and expression on which `wire` depends. Only values are followed: of
+    the output `balance` of a layer, only its input of the same name."""
+    waiting, seen = [(frame, wire)], set[tuple[str, Wire]]()
+    while waiting:
+        frame, wire = waiting.pop()
+        if (frame.path, wire) in seen:
+            continue
+        seen.add((frame.path, wire))
+        name, _, output = wire.partition(":")
+        if not output:
+            if frame.outer is not None and name in frame.inputs:
+                waiting.append((frame.outer, frame.inputs[name]))
+            continue
+        nodes = {node.name: node for node in frame.scope.nodes}
+        node = nodes[name]
+        inputs = node.inputs
+        while isinstance(node, ReuseNode):
+            node = nodes[node.target]
+        if isinstance(node, BlockNode):
+            waiting.append((frame.enter(node, inputs), node.scope.outputs[output]))
+            continue
+        yield frame, output, node
+        is_balance = output == "balance"
+        waiting += [(frame, each) for port, each in inputs.items() if is_balance == (port == "balance")]
+
+
+def _find_first(node: object) -> Wire | None:
+    """Return the wire of which a node takes the first position, or None."""
+    if isinstance(node, LayerNode) and node.layer.type == "sequence_pool":
+        return node.inputs.get("x") if getattr(node.layer, "mode", "") == "first" else None
+    root = node.expression.root if isinstance(node, ExpressionNode) else None
+    if isinstance(node, ExpressionNode) and isinstance(root, Operation) and root.name == INDEX:
+        index, operand = root.options["index"], root.operands[0]
+        if isinstance(index, tuple) and len(index) > 1 and index[1] == 0 and isinstance(operand, Reference):
+            return node.inputs[operand.text]
+    return None
+
+
+def _sees_no_later(frame: _Frame, wire: Wire) -> bool:
+    """Return whether each position of a sequence depends on itself and earlier ones alone, and on some earlier ones."""
+    is_causal = False
+    for _, output, node in _walk(frame, wire):
+        if isinstance(node, ExpressionNode):
+            if not _is_of_one_position(node.expression.root):
+                return False
+        elif _is_causal(node) and output == "output":
+            is_causal = True
+        elif not _is_of(node, _OF_ONE_POSITION | _POSITIONS):
+            return False
+    return is_causal
+
+
+def _is_causal(node: LayerNode) -> bool:
+    if node.layer.type in _RECURRENT:
+        return not getattr(node.layer, "bidirectional", False)
+    return node.layer.type == "latent_attention" or bool(getattr(node.layer, "causal", False))
+
+
+def _is_of(node: LayerNode, types: frozenset[str]) -> bool:
+    """Return whether a layer is an activation, or of one of `types` and without parameters for each position."""
+    return isinstance(node.layer, Activation) or (node.layer.type in types and getattr(node.layer, "num_dims", 1) == 1)
+
+
+def _is_of_one_position(term: Term) -> bool:
+    """Return whether an expression computes each position from the same positions, counted from the first."""
+    if not isinstance(term, Operation):
+        return True
+    if term.name == INDEX:
+        index = term.options["index"]
+        parts = index if isinstance(index, tuple) else ()
+        if not all(isinstance(part, slice) and not part.start and part.step in (None, 1) for part in parts[:2]):
+            return False
+    elif term.name == "unsqueeze":
+        if term.options.get("dim") != -1:
+            return False
+    elif term.name not in ELEMENTWISE:
+        return False
+    return all(_is_of_one_position(each) for each in term.operands)
+
+
+def _ignores_order(root: Term) -> bool:
+    """Return whether an expression treats all positions of a sequence alike. A slice does if nothing else is computed
+    with it: two slices of one sequence can be compared."""
+    if isinstance(root, Operation) and root.name == INDEX:
+        return isinstance(root.operands[0], Reference)
+    return _is_made_by(root, _OF_ALL)
+
+
+def _is_made_by(term: Term, names: frozenset[str]) -> bool:
+    return not isinstance(term, Operation) or (
+        term.name in names and all(_is_made_by(each, names) for each in term.operands)
+    )
