@@ -117,17 +117,17 @@ class Layer(Component, ABC):
 
     @classmethod
     def ports_for(cls, named: Sequence[str]) -> tuple[Port, ...]:
-        """Return the ports of a node whose inputs in the recipe have the names `named`. If the recipe names no input,
-        the first port is connected to the node above."""
+        """Return the ports of the layer at one node. `named`: the names under which the recipe gives the inputs of this
+        node. If it is empty, the recipe gives none, and the first port is connected to the node above."""
         return cls.ports
 
     @classmethod
     def complete_fields(
         cls, fields: "MappingNode", resolve: "Callable[[str, Span], str]"
     ) -> "tuple[MappingNode, list[Diagnostic]]":
-        """Return the keys of a node, and errors. `fields`: the keys in the recipe. If they name a file that defines
-        more keys (a published model's configuration), these are added. `resolve` makes a path in the recipe
-        absolute."""
+        """Return the keys of a node, completed, and errors. `fields`: the keys in the recipe. If they name a file that
+        defines more keys (a published model's configuration), these are added. `resolve`: function that makes a path in
+        the recipe absolute."""
         return fields, []
 
     @property
@@ -137,13 +137,14 @@ class Layer(Component, ABC):
 
     @classmethod
     def describe_data(cls, data: Mapping[str, object]) -> str:
-        """Return the name of a layer with this data (`as_data`) for the table that `dtrain plan` prints."""
+        """Return the text by which the table of `dtrain plan` names a layer. `data`: the layer as JSON data
+        (`as_data`)."""
         return str(data["type"])
 
     def find_text_ports(self) -> tuple[str, tuple[str, ...], str] | None:
-        """Return how to connect a text encoder: the name of its model, its ports for token ids, and its port for the
-        padding mask. Messages suggest the last port for token ids. Return None for a layer that is not a text encoder.
-        Call it only if `check` found no error."""
+        """Return how a text encoder is connected: (the name of its model, its ports for token ids, its port for the
+        padding mask). Warnings about a missing mask use it, and suggest the last of the ports for token ids. Return
+        None for a layer that is not a text encoder. Call it only if `check` found no error."""
         return None
 
     def check(self, inputs: Mapping[str, TensorSpec]) -> ShapeError | None:
@@ -189,9 +190,10 @@ class Layer(Component, ABC):
         raise LookupError(f"`{self.type}` has no parameter {parameter}")
 
     def cut(self, kind: CutKind, inputs: Mapping[str, TensorSpec], size: int) -> LayerCut | str | None:
-        """Return how `size` ranks of the `tensor` axis divide the layer in the way `kind`. Return a sentence if the
-        layer's sizes are not divisible, None if the layer cannot be divided in this way. If dividing changes more than
-        the parameters of the module, the module has a method `divide`."""
+        """Return how `size` ranks of the `tensor` axis divide the layer in the way `kind`, such as "rows" or "heads"
+        (`core/cuts.py`). Return a sentence if the layer's sizes are not divisible by `size`, None if the layer cannot
+        be divided in this way. If dividing changes more than the parameters of the module, the module has a method
+        `divide`."""
         return None
 
     def products(self, use: Use) -> Iterable[Product]:
@@ -231,14 +233,15 @@ class Loss(Component, ABC):
 
     `bounds`: the least and the greatest loss that one item can have. A run reports a loss outside of them.
 
-    `about`: `numbers` (a regression), `classes` (also binary), or "" for neither.
+    `about`: what the targets are: `numbers` (a regression), `classes` (also binary), or "" for neither.
 
     `one_class`: an item belongs to exactly one of several classes.
 
     `per_item`: the loss is a mean over the items of all rows, each with a loss of its own.
 
-    A loss with class weights `balanced` (`needs_balance`) cannot be built. The compiler first replaces these weights by
-    numbers: it adds up `tally` over the targets of all training rows, in chunks of any size, and calls `balance`."""
+    A loss whose class weights are `balanced` (`needs_balance`) cannot be built before the compiler has replaced them by
+    numbers: it adds up the counts that `tally` returns for chunks of the training targets, and calls `balance` with the
+    total."""
 
     about: ClassVar[str] = ""
     one_class: ClassVar[bool] = False
@@ -347,7 +350,7 @@ class Metric(Component, ABC):
         return None
 
     def is_undefined(self, target: "np.ndarray[Any, Any]") -> bool:
-        """Return whether the metric is nan for every prediction, if a set has this target (N, ...)."""
+        """Return whether the metric is nan for every prediction on a set of samples with these targets (N, ...)."""
         return False
 
     @abstractmethod
@@ -410,9 +413,8 @@ class LrSchedule(Component, ABC):
 
 
 class Init(Component, ABC):
-    """Init: the rule for the start values of a parameter. If `of_layer` is true, the code of the layer sets the values.
-    Then `whole` returns them, also for other parameters tied to this one, and `fill` is not called.
-    """
+    """Init: the rule for the start values of a parameter. If `of_layer` is true, the layer's own code sets the values.
+    Then `whole` is called in place of `fill`, also for other parameters that are tied to this one."""
 
     of_layer: ClassVar[bool] = False
 

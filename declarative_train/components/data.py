@@ -79,18 +79,18 @@ class Table(ABC):
         SourceError."""
 
     def read_once(self, columns: Sequence[str], rows: slice) -> "dict[str, np.ndarray]":
-        """Return what `read` returns, without caching blocks: the caller will not read these rows again soon."""
+        """Return what `read` returns, but keep no blocks in memory: the caller will not read these rows again soon."""
         return self.read(columns, rows)
 
     @property
     def original(self) -> "Table":
-        """Table of the rows as they are in the files: the table from which a pack made this one, or this table
-        itself."""
+        """Table of the rows as they are in the files. It is this table itself, unless a pack (an installed package of
+        components) made this table from another one, for example tokens from texts."""
         return self
 
     def unread(self) -> "Iterator[tuple[str, str, str]]":
-        """Yield a warning for each field that does not use some data of its columns, such as keys of chat messages that
-        its template does not read: (name of the field, message, hint). The default yields nothing."""
+        """Yield (name of the field, message, hint) for each field that ignores a part of the values in its columns,
+        such as keys of chat messages that its template does not use. The default yields nothing."""
         yield from ()
 
     def take_lists(self, names: "Sequence[str]") -> None:  # noqa: B027  most sources have no such lists
@@ -133,7 +133,7 @@ class Dataset(Component, ABC):
 
     @classmethod
     def is_path(cls, value: str) -> bool:
-        """Return whether a value of one of the `path_keys` is a path, and not a word such as `bytes`."""
+        """Return whether the value of a key in `path_keys` is a path, and not a word such as `bytes`."""
         return True
 
     @property
@@ -152,8 +152,9 @@ class Dataset(Component, ABC):
 
     @classmethod
     def open_files(cls, paths: Sequence[str], source: "Mapping[str, object]") -> Table:
-        """Return the table of new files of this type, or of one folder with such files, for predictions. `source`: the
-        keys of the source of the training data. Raises SourceError."""
+        """Open files with new rows for predictions, and return their table. `paths`: files of this type, or one
+        folder with such files. `source`: the keys under `data.source` in the recipe of the training run. Raises
+        SourceError."""
         return cls.from_data({"type": cls.model_fields["type"].default, "path": list(paths)}).open()
 
 
@@ -274,7 +275,7 @@ class Field(Component, ABC):
 
     @classmethod
     def is_path(cls, value: str) -> bool:
-        """Return whether a value of one of the `path_keys` is a path, and not a word."""
+        """Return whether the value of a key in `path_keys` is a path, and not a word such as `bytes`."""
         return True
 
     @property
@@ -285,8 +286,8 @@ class Field(Component, ABC):
 
     @property
     def joined_alike(self) -> tuple[object, ...] | None:
-        """Settings that must be equal in all fields of the recipe, because this field makes one sample from several
-        rows. A field with one row per sample is then an error. None if the recipe can have no other field."""
+        """For a field with `joined_by`: the settings that all other fields of the recipe must have too, so that their
+        samples contain the same rows. None: the recipe can have no other field."""
         return None
 
     @property
@@ -306,8 +307,9 @@ class Field(Component, ABC):
         raise NotImplementedError(self.type)
 
     def unread(self, columns: Sequence[Column], others: "Collection[str]") -> tuple[str, str] | None:
-        """Return a warning as (message, hint) if the field should also read a column that it does not read, such as the
-        tools of a chat; else None. `others`: the names of all columns of the table."""
+        """Return a warning as (message, hint) if the table has a column that the recipe should give to this field but
+        does not, such as the tools of a chat; else None. `columns`: the columns that the field reads. `others`: the
+        names of all columns of the table."""
         return None
 
     @property
@@ -316,12 +318,12 @@ class Field(Component, ABC):
 
     @property
     def follows(self) -> str | None:
-        """Name of the image field whose transforms are also applied to this field, as for boxes. None for other
-        fields."""
+        """Name of the image field that this field belongs to, for fields such as boxes: the transforms of the image
+        change this field too. None for other fields."""
         return None
 
     def needs_value(self, column: Column) -> bool:
-        """Return whether a row cannot be used if its value in this column is missing."""
+        """Return whether the field needs the value in this column: if it is missing, the row cannot be used."""
         return False
 
     def with_floats(self, dtype: DType, columns: Sequence[Column]) -> "Field":
@@ -362,8 +364,9 @@ class Field(Component, ABC):
         """Return an accumulator for the statistics of the training rows, or None if the field needs no statistics."""
 
     def misreads(self, statistics: Mapping[str, object]) -> str | None:
-        """Return the reason why statistics of another run do not fit this field, or None if they fit. The keys in
-        `meaning` are equal in both runs."""
+        """Return the reason why `statistics` do not belong to the numbers that this field makes, such as another
+        tokenizer. Return None if they do. `statistics`: those of an earlier run or of a plan, whose field has the same
+        values for the keys in `meaning`."""
         return None
 
     @abstractmethod

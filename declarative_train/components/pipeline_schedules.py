@@ -1,7 +1,8 @@
 """Table of the pipeline schedules: the class of each in torch, the assignment of stages to ranks, requirements and
 cost.
 
-All schedules give exact gradients, alone and combined with replicas or shards, as driven by `engine/axes/pipeline.py`.
+`engine/axes/pipeline.py` runs the schedules. The gradients are exact with all of them, also if the pipeline is combined
+with replicas or shards.
 
 Huang et al., GPipe, 2019; Narayanan et al., Efficient large-scale training on GPU clusters, 2021 (1f1b, interleaved);
 Qi et al., Zero bubble pipeline parallelism, 2024 (zbv); DeepSeek-AI, DualPipe, 2025. The formulas for idle time and

@@ -100,13 +100,13 @@ class Kind(NamedTuple):
     """Kind of plugin component (loss, metric, field, ...), with the rules for the user's class.
 
     bases      beginnings of the dotted names of base classes that make a class this kind
-    adapter    our component class that calls the user's class
+    adapter    dtrain's component class that calls the user's class, as `module.Class`
     methods    alternatives: the class has one of these methods
     ending     end of class names that is not part of the type: `SlackSink` has the type `slack`
     leads      number of first arguments of `__init__` that dtrain provides
     needs      fields that the class must have
     says       class attributes that are true or false
-    declares   class attributes whose value the adapter uses (`PluginComponent.declare`)
+    declares   class attributes whose values are given to `PluginComponent.declare`
     required   methods that the class must have in any case
     inherits   beginnings of the dotted names of base classes that already have the methods
     refused    forbidden base classes: (beginning of their dotted names, message, hint)"""

@@ -1,7 +1,8 @@
 """Base class of plugin layers: the fields are read from the text of the user's file, the module is made by its code.
 
-The user's class is constructed once for each node, with a seed of its own. So its random numbers are the same in every
-mode, stage and shard, and so are tensors that are copies of others (a teacher that starts as a copy of its student)."""
+Before the user's class is constructed for a node, the random generators are seeded for this node. So every rank gets
+the same start values, whatever pipeline stage or shard it holds, and a teacher that starts as a copy of its student has
+equal values."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ FROM_EDGE: dict[str, int] = {"in_features": -1, "in_channels": 0, "input_size": 
 
 class PluginLayer(Layer):
     """Layer of a plugin; `components/plugins.py` makes the subclasses. `may_import`: if False, the user's code must not
-    run, so the shapes after the layer are unknown."""
+    run, so the shapes of the layer's outputs are unknown."""
 
     plugin_path: ClassVar[str] = ""
     plugin_class: ClassVar[str] = ""

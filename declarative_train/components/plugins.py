@@ -60,8 +60,8 @@ class FoundLayer:
 def read_plugin(
     path: str, text: str, *, may_import: bool
 ) -> tuple[Mapping[str, FoundLayer], tuple[PluginProblem, ...]]:
-    """Return the layers of a plugin's file by type, and the problems found. `may_import`: whether `build` may run the
-    file; if not, the shapes after its layers are unknown."""
+    """Return the layers of a plugin's file by type, and the problems found. `may_import`: whether the `build` of these
+    layers may run the file. If not, the shapes of their outputs are unknown."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as found:

@@ -26,7 +26,7 @@ class Registry(Mapping[str, type[C]], Generic[C]):
     """Table of the component classes of one kind, by type. A module is imported when its type is looked up.
 
     `kind`: the word used in messages ("layer"). `table`: the built-in types, with their classes in `package`. The types
-    of packs are added to it."""
+    in packs (installed packages of components) are added to it."""
 
     def __init__(self, kind: str, package: str, table: dict[str, str]) -> None:
         self.kind = kind

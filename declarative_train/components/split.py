@@ -17,7 +17,7 @@ class Candidates(NamedTuple):
     num_total    the number of rows to which a fraction refers
     read         function that returns the values of a column
     shuffled     function that returns 0..n-1 in an order that depends only on the seed and the name of the set
-    by, sort     keys of `data.window`, if there is a window
+    by, sort     keys of `data.window`: the columns by which its rows are grouped and ordered; None if not set
     behind       fraction of the rows, at the end of the source, that belongs to later sets of the type `last`"""
 
     num_rows: int
@@ -30,7 +30,8 @@ class Candidates(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Result of a split: `num_rows` random rows. The package `data` draws them without making a list of all numbers."""
+    """Result of a split that takes `num_rows` random rows. The package `data` chooses the rows without making a list of
+    all row indices."""
 
     num_rows: int
 
@@ -52,7 +53,8 @@ class Split(Component, ABC):
         return found if self.of is not None else {key: value for key, value in found.items() if key != "of"}
 
     def anywhere(self) -> "Split":
-        """Return a copy for a table that is not a mixture: without the key `of`, which names a source of a mixture."""
+        """Return a copy without the key `of`, which names one source of a mixture. The copy is used for the table of
+        that source alone."""
         return self.model_copy(update={"of": None})
 
     @property

@@ -19,15 +19,16 @@ def num_blocks(columns: int) -> int:
 
 
 def code_bytes(storage: StorageName, columns: int) -> int:
-    """Return the number of bytes of the quantised values of a row of `columns` numbers. The last block is padded."""
+    """Return how many bytes the values of a row of `columns` numbers take, without the scales of their blocks. In nf4
+    and int8 the last block is padded."""
     if storage == "bf16":
         return 2 * columns
     return num_blocks(columns) * BLOCK * CODE_BITS[storage] // 8
 
 
 def row_bytes(storage: StorageName, columns: int) -> int:
-    """Return the number of bytes of a row of `columns` numbers: its quantised values, followed by the scales of its
-    blocks in bfloat16."""
+    """Return how many bytes a row of `columns` numbers takes: its values and, in nf4 and int8, the scales of its blocks
+    in bfloat16 after them."""
     scales = 0 if storage == "bf16" else num_blocks(columns) * SCALE_BYTES
     return code_bytes(storage, columns) + scales
 

@@ -27,8 +27,8 @@ class Adapter(Component, ABC):
         return None
 
     def with_folder(self, folder: str) -> Adapter:
-        """Return a copy of the adapter with the absolute path `folder` of its folder. Raises PublishedError if the
-        folder cannot be read."""
+        """Return a copy of the adapter that reads the saved adapter in `folder`, an absolute path (`made_from`). Raises
+        PublishedError if the folder cannot be read."""
         raise NotImplementedError
 
     def read_for(self, scope: Any, path: str, rows: int) -> Adapter | None:
@@ -67,7 +67,8 @@ class Adapter(Component, ABC):
         """Return a module that replaces `base`. It has the `weight` and `bias` of `base` and the adapter's parameters.
 
         If the module has a method `start_from_weights(path, given)`, dtrain calls it after all other parameters got
-        their start values. `given`: names in the model of those parameters of the adapter that already have values."""
+        their start values. `path`: path of the module in the model. `given`: names in the model of those parameters of
+        the adapter that already have values."""
 
     @abstractmethod
     def merge(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:

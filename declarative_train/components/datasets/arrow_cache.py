@@ -121,8 +121,8 @@ def open_decompressed(path: str) -> Any:
 
 def convert(files: Sequence[str], kind: str, options: object, schema_of: Schema, batches: Batches) -> Table | None:
     """Return the table of the Arrow file to which `files` are converted. The Arrow file is written if the cache does
-    not have it. Return None if there is no cache folder, or if a later change of a file could not be noticed
-    (`cache.stamp`). Raises SourceError.
+    not have it. Return None if there is no cache folder that can be written, or if the server of a file reports neither
+    date nor tag, so that a later change of the file could not be noticed. Raises SourceError.
 
     `kind`: format of the files. `options`: keys of the source that change the rows. `schema_of`: function that returns
     the schema of all files. `batches`: function that reads the record batches of a file."""
@@ -208,8 +208,8 @@ def _convert(
 
 
 class ConvertedTable(BlockTable):
-    """Table of `files`, read from the cached file `place`. `held`: descriptor of the cached file, which is closed
-    together with the table."""
+    """Table of `files`, read from the Arrow file in the cache to which they were converted. `place`: path of this file.
+    `held`: its open file descriptor, which is closed together with the table."""
 
     def __init__(self, files: Sequence[str], place: str, held: int) -> None:
         import pyarrow as pa

@@ -43,8 +43,8 @@ class BlockFormat(ABC):
 
     @abstractmethod
     def read(self, opened: Any, number: int, names: list[str], most: int | None) -> Any:
-        """Return the columns `names` of block `number` as an Arrow table. `most`: number of rows from the first on that
-        the table must have; None: all. Raises OSError and ArrowInvalid."""
+        """Return the columns `names` of the block with index `number` in the file, as an Arrow table. `most`: how many
+        rows of the block to return, counted from its first row; None: all. Raises OSError and ArrowInvalid."""
 
 
 class BlockTable(Table):
@@ -98,7 +98,7 @@ class BlockTable(Table):
         places: list[Any] = []
         for group, place, inside in self._runs(rows) if isinstance(rows, slice) else by_piece(self._starts, rows):
             places.append(place)
-            for name, values in self._group(group, list(parts)).items():
+            for name, values in self._read_cached(group, list(parts)).items():
                 parts[name].append(values[inside])
         if isinstance(rows, slice) or not places:
             return {name: _concatenate(found) if found else self._none(name) for name, found in parts.items()}
@@ -133,8 +133,8 @@ class BlockTable(Table):
         column = self.columns[name]
         return np.empty((0, *column.shape), object if column.dtype in (MESSAGES, LISTS) else column.dtype)
 
-    def _group(self, group: int, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return a dict from each of the columns `names` to its numpy array for one block. `group`: number of the block
+    def _read_cached(self, group: int, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return a dict from each of the columns `names` to its numpy array for one block. `group`: index of the block
         in the table. Recently used blocks stay in memory. Thread-safe."""
         from declarative_train.components.datasets.arrow_columns import to_numpy
 
@@ -157,8 +157,8 @@ class BlockTable(Table):
         return found
 
     def _read_group(self, path: str, number: int, names: list[str], most: int | None = None) -> Any:
-        """Return the columns `names` of block `number` of a file as an Arrow table. `most`: number of rows from the
-        first on that the table must have; None: all. Raises SourceError."""
+        """Return the columns `names` of the block with index `number` in the file `path`, as an Arrow table. `most`:
+        how many rows of the block to return, counted from its first row; None: all. Raises SourceError."""
         import pyarrow as pa
 
         from declarative_train.components.datasets.arrow_columns import without_views

@@ -353,8 +353,8 @@ def _without_bytes(table: Table) -> Table:
 
 
 def _explain_bytes(table: Table, name: str) -> str:
-    """Return the reason why the column `name`, which has bytes, is left out of the table. The text contains the first
-    value that is not UTF-8, if it is near the beginning."""
+    """Return the reason why the table leaves out the column `name`: it has text that is not UTF-8. The reason quotes
+    the first such value, if it is near the beginning of the file."""
     for start in range(0, min(table.num_rows, _LOOKED_AT), _LOOKED_AT // 16):
         for row, value in enumerate(table.read_once([name], slice(start, start + _LOOKED_AT // 16))[name], start):
             try:

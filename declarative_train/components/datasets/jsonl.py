@@ -51,8 +51,9 @@ class JsonlDataset(FilesDataset):
 
 
 def _read(path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Table:
-    """Return the table of a file. `bad`: list to which blank lines are appended; if bad rows are skipped, also the
-    lines that were left out. `budget`: limit on the memory for compressed text; None: no limit. Raises SourceError."""
+    """Return the table of a file. `bad`: list to which a pair (line, reason) is appended for each blank line and, if
+    bad rows are skipped, for each line that is left out. `budget`: limit on the memory for compressed text; None: no
+    limit. Raises SourceError."""
     import pyarrow as pa
     from pyarrow import json
 

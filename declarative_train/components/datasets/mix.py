@@ -30,7 +30,7 @@ def _read(value: Any) -> Any:
 
 
 class MixMember(Keys):
-    """Keys of one source of a mixture."""
+    """Recipe keys of one source in a mixture: a value under `of` of the source type `mix`."""
 
     source: Annotated[SerializeAsAny[Dataset], BeforeValidator(_read)]
     """Source of its rows."""

@@ -1,4 +1,4 @@
-"""Source of a plugin: a user's class that returns rows by number. The class or the recipe may declare the columns."""
+"""Source of a plugin: a user's class that returns rows by index. The class or the recipe may declare the columns."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _DECLARED: TypeAdapter[dict[str, Any]] = TypeAdapter(Declared)
 
 
 class PluginDataset(PluginComponent, Dataset):
-    """Source of a plugin. The user's class has one of two methods: `__getitem__` returns one row by its number, `read`
-    returns several rows. The results are compared with the declared columns."""
+    """Source of a plugin. The user's class has one of two methods: `__getitem__` returns one row by its index, `read`
+    returns several rows. The results are compared with the columns that the recipe or the class declares."""
 
     own: ClassVar[frozenset[str]] = frozenset({"type", "columns"})
     declared: ClassVar[Mapping[str, Any] | None] = None
@@ -42,7 +42,8 @@ class PluginDataset(PluginComponent, Dataset):
 
     @property
     def keys(self) -> dict[str, ColumnKeys] | None:
-        """Declared description of each column, or None if neither the recipe nor the class declares them."""
+        """Dtype and shape of each column by name, as the recipe or the user's class declares them. None if neither
+        declares the columns."""
         declared = self.columns if self.columns is not None else self.declared
         if declared is None:
             return None

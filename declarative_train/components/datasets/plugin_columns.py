@@ -67,7 +67,8 @@ class Described(Protocol):
     def num_arguments(self) -> int: ...
     @property
     def keys(self) -> Mapping[str, ColumnKeys] | None:
-        """Declared description of each column, or None if no columns are declared."""
+        """Dtype and shape of each column by name, as the recipe or the user's class declares them. None if neither
+        declares the columns."""
 
     @property
     def hint(self) -> str:

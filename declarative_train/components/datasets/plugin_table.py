@@ -1,5 +1,5 @@
-"""Table of a plugin's source: it calls the user's code for rows by number, and compares each row with the declared
-columns.
+"""Table of a plugin's source: it calls the user's code for rows by index, and compares each row with the columns that
+the recipe or the class declares.
 
 The object of the user's class is created with random generators that are seeded by its arguments, so that every process
 creates the same object. A forked process uses the same object as its parent, unless the object holds open files: the

@@ -21,12 +21,12 @@ Wrong = Callable[[int, str], Exception]
 
 
 def keys_of(value: Any) -> ColumnKeys | str:
-    """Return the description of a column for values like `value`. If no column can hold it, return a text that
-    describes `value`, for a message."""
+    """Return the dtype and shape (`ColumnKeys`) of a column for values like `value`. If no column can hold `value`,
+    return words for it, for a message."""
     for dtype, is_one in _SINGLE.items():
         if value is not None and is_one(value):
             return ColumnKeys.model_validate({"dtype": dtype})
-    number = _number(value)
+    number = _to_array(value)
     if number is None or number[0].dtype.name not in _NUMBERS:
         return describe_value(value)
     return ColumnKeys.model_validate({"dtype": number[0].dtype.name, "shape": number[0].shape})
@@ -38,7 +38,7 @@ def as_array(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
     if keys.dtype in _SINGLE:
         return _singles(keys, values, wrong)
     wanted = np.dtype(keys.dtype)
-    whole = None if isinstance(values, list) else _number(values)
+    whole = None if isinstance(values, list) else _to_array(values)
     if whole is not None and whole[1]:  # an array of all rows
         if whole[0].dtype == wanted and whole[0].shape[1:] == keys.shape:
             return whole[0]
@@ -49,7 +49,7 @@ def as_array(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
         if value is None and not keys.shape:
             missing[place] = True
             continue
-        number = _number(value)
+        number = _to_array(value)
         if number is None or number[0].shape != keys.shape or not _fits(*number, wanted):
             raise wrong(place, describe_value(value))
         found[place] = number[0]
@@ -72,9 +72,10 @@ def _fits(value: np.ndarray, is_strict: bool, wanted: np.dtype[Any]) -> bool:
     return value.dtype.kind in allowed or not value.size
 
 
-def _number(value: Any) -> tuple[np.ndarray, bool] | None:
-    """Return `value` as an array, and whether the user chose its dtype by returning an array or tensor. Return None if
-    the value is not a number and has no numbers."""
+def _to_array(value: Any) -> tuple[np.ndarray, bool] | None:
+    """Return (array, whether the user chose its dtype) for a number, a list, a tuple, an array or a tensor. The user
+    chooses the dtype by returning an array or tensor. The array of a list may also have texts. Return None for any
+    other value, and for a list whose items have different lengths."""
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value), True
     if isinstance(value, bool | int | float):
@@ -123,7 +124,7 @@ _SINGLE: dict[str, Callable[[Any], bool]] = {
 def describe_value(value: Any) -> str:
     if value is None:
         return "None"
-    number = _number(value)
+    number = _to_array(value)
     if number is None or number[0].dtype.name not in _NUMBERS:
         named = next((dtype for dtype, is_one in _SINGLE.items() if is_one(value)), None)
         words = {"text": "a text", "bytes": "bytes", "image": "a picture", "date": "a date"}

@@ -1,8 +1,8 @@
 """Interval arithmetic: the value range of an operation's result, from the ranges of its operands.
 
 A range contains all values that can occur, except nan, because a run stops at values that are not finite. Each column
-(entry of the last dimension) has its own interval if its range is known, as in tables of categories. R. E. Moore,
-Interval Analysis, 1966."""
+(entry of the last dimension) has its own interval if its range is known, for example if each column holds another
+category. R. E. Moore, Interval Analysis, 1966."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Operations of expressions for which torch has no single function. `x` is a tensor (B, ...). A shape that is passed as
-an argument begins with "B"."""
+"""Functions of expressions for which torch has no single function. `x` is a tensor (B, ...). The first entry of an
+argument `shape` is the text "B", which stands for the size of the batch."""
 
 from __future__ import annotations
 

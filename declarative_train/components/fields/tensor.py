@@ -194,7 +194,8 @@ class TensorField(FieldOfColumns):
         statistics: Mapping[str, object],
         out: np.ndarray | None,
     ) -> np.ndarray:
-        """Return the tensor of the rows as an array. If the values need no conversion, they are written into `out`."""
+        """Return the values of the field for these rows as an array. `out`: memory that may be used for the result,
+        which then shares it; None: new memory."""
         import numpy as np
 
         spec = self.row_spec(columns, statistics)
@@ -342,14 +343,14 @@ class _MomentsTally(Tally):
             raise NoStatisticsError(self._name_of(empty), "has no value in the training rows", help=fix)
         infinite = np.atleast_1d(~np.isfinite(self._mean))
         if infinite.any():
-            value = next((end for end in self._ends(infinite) if not np.isfinite(end)), None)
+            value = next((end for end in self._range_of_first(infinite) if not np.isfinite(end)), None)
             message = "holds infinite values in the training rows"
             fix = "write a number there, or nothing and `missing: mean`"
             raise NoStatisticsError(self._name_of(infinite), message, help=fix, value=value)
         with np.errstate(over="ignore"):
             apart = np.atleast_1d(~np.isfinite(self._squares + (self._greatest - self._least)))
         if apart.any() and self._field.normalize is not None:
-            least, greatest = self._ends(apart)
+            least, greatest = self._range_of_first(apart)
             message = f"goes from {least:g} to {greatest:g} in the training rows, too far to be normalised"
             value, fix = max(least, greatest, key=abs), "correct that row, or remove `normalize`"
             raise NoStatisticsError(self._name_of(apart), message, help=fix, value=value)
@@ -370,8 +371,9 @@ class _MomentsTally(Tally):
             found["divide"] = np.ravel(divide).tolist()
         return found
 
-    def _ends(self, bad: np.ndarray) -> tuple[float, float]:
-        """Return the least and the greatest value of the first element of the field for which `bad` is true."""
+    def _range_of_first(self, bad: np.ndarray) -> tuple[float, float]:
+        """Return the least and the greatest value of one element of the field: the first element for which `bad` is
+        true."""
         import numpy as np
 
         first = np.flatnonzero(bad)[0]

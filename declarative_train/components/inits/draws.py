@@ -55,9 +55,8 @@ class Draws:
         self._write(tensor, self._normal, std, mean)
 
     def by_inverse(self, tensor: torch.Tensor, of_uniform: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Fill `tensor` with `of_uniform(u)` for uniform numbers u in [0, 1). It holds rows of the parameter from row
-        `first_row` on. `of_uniform`: the inverse of the distribution function of the wanted numbers.
-        """
+        """Fill `tensor`, which holds rows of the parameter from row `first_row` on, with `of_uniform(u)` for uniform
+        numbers u in [0, 1). `of_uniform`: the inverse of the distribution function of the wanted numbers."""
         import torch
 
         def of_block(number: int, count: int) -> np.ndarray:

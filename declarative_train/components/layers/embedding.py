@@ -213,9 +213,8 @@ def _check_rows(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num
 
 
 def _rows_of(x: TensorSpec) -> int:
-    """Return the number of rows that a table needs for the values of the input `x`. Values below 0 are ignored: either
-    another check reports them, or they do not occur.
-    """
+    """Return how many rows a table needs for the values of the input `x`: one more than the greatest value. The least
+    value does not matter here; `_check_rows` reports values below 0."""
     return max(_rows_by_column(x))
 
 

@@ -169,9 +169,8 @@ def attach(model: nn.Module, groups: SampleGroups) -> None:
 
 
 def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
-    """Return the numbers of neighbouring ranks that hold one group of samples: one for each group size above a
-    microbatch, ascending. `microbatch_size`: number of rows of a microbatch on one rank.
-    """
+    """Return how many neighbouring ranks hold one group of samples, ascending: an entry for each group size that is
+    larger than a microbatch. `microbatch_size`: how many rows a microbatch has on one rank."""
     sizes = {module.over for module in model.modules() if isinstance(module, MixesSamples)}
     return tuple(sorted(size // microbatch_size for size in sizes if size is not None and size > microbatch_size))
 

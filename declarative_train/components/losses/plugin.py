@@ -47,9 +47,8 @@ class PluginLoss(PluginComponent, Loss):
         return needs_mask_shape(self.type, mask, items)
 
     def mixing(self, input: TensorSpec, target: TensorSpec | None) -> bool:
-        """Return whether the values of a sample depend on the other samples of its batch. The user's class can declare
-        this. Otherwise `forward` is called with two batch sizes and the values are compared.
-        """
+        """Find out whether the values of a sample depend on the other samples of its batch. Return True if the user's
+        class declares it. Otherwise call its `forward` with two batch sizes, and return whether the values differ."""
         from declarative_train.components.losses.modules.plugin import depends_on_others
 
         return self.mixes or depends_on_others(self.make().forward, input, target)
@@ -61,10 +60,9 @@ class PluginLoss(PluginComponent, Loss):
 
 
 def items_of(loss: PluginLoss, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
-    """Return the shape of the values that a plugin's loss returns for one sample. `input`, `target`: specs of the
-    tensors. Raises any exception of the user's code, and ValueError if the code does not return a tensor with one row
-    per sample.
-    """
+    """Call `forward` of a plugin's loss on generated samples, and return the shape of its values for one sample.
+    `input`, `target`: specs of the samples. Raises any exception of the user's code, and ValueError if the code does
+    not return a tensor with one row per sample."""
     from declarative_train.components.losses.modules.plugin import try_forward
 
     return tuple(try_forward(loss.make().forward, input, target).shape[1:])

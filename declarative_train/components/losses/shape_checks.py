@@ -143,7 +143,7 @@ def _class_numbers(
             port="target",
             help=_other_class_dim(input, target)
             or _one_too_many(items, target, axis == len(input.shape) - 1)
-            or _not_flat(items, target),
+            or _pooling_hint(items, target),
         )
     num_classes, found = input.shape[axis], target.num_values
     low, high = target.interval or (0, 0)
@@ -188,10 +188,9 @@ def _other_class_dim(input: TensorSpec, target: TensorSpec) -> str | None:
     return None
 
 
-def _not_flat(items: TensorSpec, target: TensorSpec) -> str | None:
-    """Return a hint if each sample has several items with scores but only one target, else None. `items`: spec of the
-    scores without the class dimension.
-    """
+def _pooling_hint(items: TensorSpec, target: TensorSpec) -> str | None:
+    """Return a hint to insert a pooling layer, if each sample has scores of several items but only one target; else
+    None. `items`: spec of the scores without the class dimension."""
     if target.shape or not items.shape:
         return None
     pool = "`sequence_pool`" if len(items.shape) == 1 else "`flatten` or `global_avg_pool`"

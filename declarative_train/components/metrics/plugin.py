@@ -29,7 +29,7 @@ class PluginMetric(PluginComponent, Metric):
         if (shape_error := of_target(self.type, edges.target)) is not None:
             return shape_error
         try:
-            items = _items_of(self, edges.input, edges.target)
+            items = _item_shape(self, edges.input, edges.target)
         except Exception as problem:  # report any exception of the user's code
             return describe_failure(self.type, problem)
         return needs_mask_shape(self.type, edges.mask, items)
@@ -44,9 +44,9 @@ class PluginMetric(PluginComponent, Metric):
         return OfAllRows(made.whole, edges, device)
 
 
-def _items_of(metric: PluginMetric, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
-    """Return the shape of the values that `forward` returns for one sample, or () for a metric with `whole`. Either
-    method is called on generated samples, so that its exceptions are found."""
+def _item_shape(metric: PluginMetric, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
+    """Call the user's method on generated samples, so that its exceptions are found. Return the shape of the values
+    that `forward` returns for one sample, or () for a metric with `whole`."""
     from declarative_train.components.losses.modules.plugin import try_forward
     from declarative_train.components.metrics.modules.plugin import number_of
 

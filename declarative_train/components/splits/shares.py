@@ -38,8 +38,8 @@ class RandomSplit(Split):
 
 
 class LastSplit(Split):
-    """The last rows of the source, which come after the training rows. Several such sets follow each other in the order
-    written."""
+    """The last rows of the source, which come after the training rows. With a window that has a key `by`, the last rows
+    of each group. Several such sets follow each other in the order written."""
 
     turn: ClassVar[int] = 1
 
@@ -91,8 +91,9 @@ def sort_order(values: np.ndarray) -> np.ndarray:
 
 
 def group_order(rows: Candidates) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row numbers in an order in which each group is contiguous, and the sizes of the groups. Within a
-    group, rows are in the order of the window."""
+    """Return the row indices in an order in which the rows of each group are contiguous, and the sizes of the groups.
+    The key `by` of the window makes the groups. Within a group, rows are ordered by the window's key `sort`, else as in
+    the source."""
     import numpy as np
 
     order = np.arange(rows.num_rows) if rows.sort is None else sort_order(rows.read(rows.sort))
@@ -160,8 +161,8 @@ class StratifiedSplit(Split):
         return (self.column,)
 
     def choose(self, rows: Candidates) -> np.ndarray:
-        """Return the same fraction of the rows of each value. The numbers of rows are rounded by largest remainder,
-        with random ties, so that their total is the fraction of all rows."""
+        """Return the indices of the chosen rows: the same fraction of the rows of each value. How many rows that is for
+        each value is rounded by largest remainder, with random ties, so that the total is the fraction of all rows."""
         import numpy as np
 
         if not rows.num_rows:

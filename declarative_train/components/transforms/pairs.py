@@ -51,9 +51,9 @@ class PairTransform(Transform, ABC):
         acts: np.ndarray,
         key: int,
     ) -> dict[str, torch.Tensor]:
-        """Return the image fields and the labels (R, ...), by name, in which each row where `acts` (R,) is true is
-        mixed with the same row of `partners`. `fields`: names of the image fields. `numbers` (R,): number of each
-        sample. `key`: key of this transform. `numbers` and `key` determine all random numbers."""
+        """Return the image fields and the labels (R, ...) by name. The rows for which `acts` (R,) is true are mixed
+        with the same rows of `partners`. `fields`: names of the image fields. `numbers` (R,): index of the sample in
+        each row. `key`: key of this transform. The random numbers depend only on `numbers` and `key`."""
 
     def _shares(self, numbers: np.ndarray, acts: np.ndarray, key: int) -> np.ndarray:
         import numpy as np
@@ -62,8 +62,9 @@ class PairTransform(Transform, ABC):
 
 
 def beta(numbers: np.ndarray, key: int, alpha: float) -> np.ndarray:
-    """Return one random number from Beta(alpha, alpha) for each of `numbers`, float64 (N,), by rejection sampling:
-    Joehnk (1964) for alpha up to 1, else algorithm BB of Cheng (1978)."""
+    """Return a random number from Beta(alpha, alpha) for each of the N integers `numbers`, float64 (N,). It is
+    determined by the integer and `key`. Method: rejection sampling by Joehnk (1964) for alpha up to 1, else algorithm
+    BB of Cheng (1978)."""
     import numpy as np
 
     found = np.empty(len(numbers))

@@ -196,8 +196,8 @@ class SelfAttentionModule(nn.Module):
 
     def attend_last(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor) -> Tensor:
         """Return the layer's output (B, T, D) for the last T of S positions, given their queries and all keys and
-        values. Evaluation uses it for causal layers without a mask.
-        """
+        values. The layer must be causal. The generation of text calls it, with stored keys and values of earlier
+        tokens."""
         T, S = q_BHTK.shape[2], k_BGSK.shape[2]
         seen = visible_keys(T, S, self.heads.window, q_BHTK.device)
         y = attend(q_BHTK, k_BGSK, v_BGSK, seen[None], False, 0.0, self.heads, self.sinks)

@@ -21,9 +21,8 @@ class ContextRanks:
         self._peers, self.in_ring = peers, in_ring
 
     def firsts(self, chunk: int, rank: int | None = None) -> tuple[int, int]:
-        """Return the first positions of the two chunks that a rank has. `chunk`: number of positions of a chunk.
-        `rank`: None means this rank.
-        """
+        """Return the first position of each of the two chunks of a sequence that a rank has. `chunk`: how many
+        positions a chunk has. `rank`: index of the rank; None means this rank."""
         rank = self._peers.rank if rank is None else rank
         return rank * chunk, (2 * self._peers.size - 1 - rank) * chunk
 
@@ -32,9 +31,8 @@ class ContextRanks:
         return x.shape[1] * self._peers.size
 
     def owners(self) -> list[int]:
-        """Return the numbers of all ranks, in the order in which their keys arrive at this rank. This rank is the
-        first.
-        """
+        """Return the indices of all ranks of the `context` axis, in the order in which their keys arrive at this rank.
+        This rank is the first."""
         return [(self._peers.rank - step) % self._peers.size for step in range(self._peers.size)]
 
     def shift(self, x: Tensor, owner: int | None = None) -> Tensor:
@@ -50,7 +48,7 @@ class ContextRanks:
         return self._peers.exchange(x, sent, received)
 
     def places(self, num_own: int, device: torch.device) -> Tensor:
-        """Return the positions (T / N,) of the sequence that this rank has. `num_own`: their number."""
+        """Return the positions (T / N,) of the sequence that this rank has. `num_own`: how many they are."""
         chunk = num_own // 2
         return torch.cat([torch.arange(first, first + chunk, device=device) for first in self.firsts(chunk)])
 

@@ -1,4 +1,4 @@
-"""Modules with tables of learned vectors, which are looked up by numbers of any integer dtype."""
+"""Modules with tables of learned vectors, which are looked up by indices of any integer dtype."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _indices(x: Tensor) -> Tensor:
 
 
 class EmbeddingModule(nn.Module):
-    """Module that replaces each number of an integer tensor (B, ...) by its learned vector, (B, ..., D)."""
+    """Module that replaces each index in an integer tensor (B, ...) by its learned vector, (B, ..., D)."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None) -> None:
         super().__init__()
@@ -43,10 +43,8 @@ class EmbeddingModule(nn.Module):
         return F.embedding(_indices(x), self.weight, self.padding_idx)
 
     def _look_up_part(self, x: Tensor, ranks: TensorRanks) -> Tensor:
-        """Return the vectors of all numbers in `x`, although this rank has only some rows of the table. Each rank
-        looks up the numbers whose rows it has and uses zeros for the others. The results are then summed over the
-        ranks.
-        """
+        """Return the vectors of all indices in `x`, although this rank has only some rows of the table. Each rank looks
+        up the indices of its own rows and uses zeros for the others. The results are then summed over the ranks."""
         rows = self.weight.shape[0]
         first = ranks.index * rows
         place = x - first

@@ -57,18 +57,16 @@ class ExpertRanks:
         return exchange(y, self._exchange(received, sent), self._exchange(sent, received))
 
     def _exchange_counts(self, ends: Tensor) -> Tensor:
-        """Return (S, E / S): how many rows each of the S ranks sends to each expert of this rank. `ends` (E,): for
-        each of the E experts, the index after its last row on this rank.
-        """
+        """Return a tensor (S, E / S): how many rows each of the S ranks sends to each expert of this rank. `ends` (E,):
+        for each of the E experts, the index after its last row on this rank."""
         counts_E = ends.long().diff(prepend=ends.new_zeros(1, dtype=torch.int64))
         each = [len(counts_E) // self.size] * self.size
         return self._peers.exchange(counts_E, each, each).view(self.size, -1)
 
     def _sizes(self, ends: Tensor, counts_SE: Tensor, num_rows: int) -> tuple[list[int], list[int]]:
-        """Return two lists: how many rows this rank sends to each rank, and how many it receives from each rank.
-        `ends` (E,): for each expert, the index after its last row on this rank. `counts_SE`: the result of
-        `_exchange_counts`. Fake tensors have no values; for them all numbers are equal.
-        """
+        """Return two lists: how many rows this rank sends to each rank, and how many it receives from each rank. `ends`
+        (E,): for each expert, the index after its last row on this rank. `counts_SE`: how many rows this rank gets from
+        each sender for each of its experts. Fake tensors have no values; for them the rows are divided evenly."""
         if is_fake(ends):
             even = [num_rows // self.size + (rank < num_rows % self.size) for rank in range(self.size)]
             return even, even
@@ -79,8 +77,7 @@ class ExpertRanks:
 
     def _order(self, counts_SE: Tensor, num_rows: int) -> Tensor:
         """Return the index (num_rows,) that sorts the received rows by expert. They arrive sorted by sender, and by
-        expert within each sender. `counts_SE`: the result of `_exchange_counts`.
-        """
+        expert within each sender. `counts_SE`: how many rows this rank got from each sender for each of its experts."""
         if is_fake(counts_SE):
             return torch.arange(num_rows, device=counts_SE.device)
         experts = torch.arange(counts_SE.shape[1], device=counts_SE.device).repeat(self.size)

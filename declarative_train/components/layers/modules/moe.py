@@ -188,7 +188,7 @@ class MoeModule(nn.Module):
         self.pending = counts if self.pending is None else self.pending + counts
 
     def take_pending(self) -> Tensor:
-        """Return the number of positions (E,) that used each expert since the last call, and start new counts."""
+        """Return how many positions used each of the E experts since the last call, (E,), and start new counts."""
         assert self.bias is not None
         pending, self.pending = self.pending, None
         return torch.zeros_like(self.bias) if pending is None else pending

@@ -23,9 +23,8 @@ from declarative_train.components.losses.modules.classes import OverClasses
 
 class ChunkedHead(nn.Module):
     """Replacement of a linear layer that has the same parameters and also computes the loss. From x (B, *S, D), class
-    numbers (B, *S) and mask (B, *S) it computes the loss of each item, (B, *S). Class weights are applied; the weights
-    of padding rows are not.
-    """
+    numbers (B, *S) and mask (B, *S) it computes the loss of each item, (B, *S). It applies class weights, but not row
+    weights: padding rows have a loss like other rows."""
 
     bias: Tensor | None
 
@@ -65,9 +64,9 @@ class ChunkedHead(nn.Module):
 
 
 class _Term:
-    """Holder of a loss module, so that `nn.Module` does not register the loss module as a submodule. The class weights
-    of the loss module come from the recipe: they have values even if the model is on the meta device.
-    """
+    """Holder of a loss module. It is not an `nn.Module`, so the loss module does not become a submodule of the
+    `ChunkedHead`. The reason: the class weights of the loss module come from the recipe, and have values even while the
+    model is on the meta device. `__call__` moves them to the device of `x`."""
 
     def __init__(self, term: OverClasses) -> None:
         self.term = term

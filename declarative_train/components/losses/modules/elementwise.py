@@ -27,9 +27,8 @@ def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype
 
 def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items_per_row: int) -> Tensor:
     """Return the sum of the weights of all items, a float64 scalar. It is on the device of the mask or of the row
-    weights; on the CPU if both are None. `rows`, `items_per_row`: numbers of rows, and of items in a row; not used
-    with a mask.
-    """
+    weights; on the CPU if both are None. `rows`: how many rows there are. `items_per_row`: how many items a row has. If
+    there is a mask, neither is used."""
     if mask is not None:
         weight = mask.to(torch.float64)
         if row_weight is not None:
