@@ -72,8 +72,8 @@ class Ranks(Collective):
 
     def begin_sum_(self, tensor: torch.Tensor) -> Callable[[], None]:
         """Start to replace the tensor by its sum over the ranks, and return a function that waits for the result. Call
-        this function before you read the tensor; with several sums, call the functions in the order in which the sums
-        were started. On a GPU the function makes the stream wait, not the host."""
+        the returned function before you read the tensor; with several sums, call the functions in the order in which
+        the sums were started. On a GPU the returned function makes the stream wait, not the host."""
         work = distributed.all_reduce(tensor, group=self.group, async_op=True)
         assert work is not None
 
@@ -218,8 +218,8 @@ class MeshPosition:
 
     def _join(self, layout: LayoutPlan, along: Sequence[Axis]) -> tuple[Alone | Ranks, Sequence[int]]:
         """Return the collective over the ranks that differ from this one only in their positions on the axes `along`.
-        Also return the global numbers of these ranks. Axes that the mesh does not have are ignored. If it has none of
-        them, the result is this rank alone."""
+        Also return the indices of these ranks in the whole run. Axes that the mesh does not have are ignored. If it has
+        none of them, the result is this rank alone."""
         axes = tuple(axis for axis in along if layout.has(axis))
         if not axes:
             return Alone(), (self.world.rank,)

@@ -37,7 +37,7 @@ _NEVER = -1
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
     """Devices that all ranks use. `kind`: kind of device. `notice`: message for the user if they are not those of the
-    layout, or None. `indices`: for each rank, the number of its GPU among those that the rank sees; (): the numbers in
+    layout, or None. `indices`: for each rank, the index of its GPU among those that the rank sees; (): the indices in
     the plan."""
 
     kind: Literal["cuda", "cpu", "mps"]
@@ -48,7 +48,7 @@ class DeviceChoice:
 @dataclass(frozen=True, slots=True)
 class VisibleDevices:
     """GPUs that one rank sees, which a launcher such as torchrun has started. `host`: name of its machine.
-    `local_rank`: the rank's number on the machine; None if the launcher does not set it. `gpus`: unique names of the
+    `local_rank`: the rank's index on the machine; None if the launcher does not set it. `gpus`: unique names of the
     GPUs."""
 
     host: str
@@ -82,8 +82,8 @@ def choose_device(layout: LayoutPlan, num_visible: int, where: str = "here") -> 
 
 def assign_devices(layout: LayoutPlan, all_visible: Sequence[VisibleDevices]) -> DeviceChoice:
     """Return the devices for ranks that a launcher started. `all_visible`: the GPUs that each rank sees. A rank that
-    sees only one GPU, as Slurm can arrange, uses this one, whatever its number in the plan is. Raises RunFailure if
-    GPUs are missing, or if a rank's number on its machine is not the one in the plan."""
+    sees only one GPU, as Slurm can arrange, uses this one, whatever the rank's GPU index in the plan is. Raises
+    RunFailure if GPUs are missing, or if a rank's index on its machine is not the one in the plan."""
     if layout.device in ("cpu", "mps") or len(layout.ranks) < 2 or not any(visible.gpus for visible in all_visible):
         return choose_device(layout, len(all_visible[0].gpus))
     gpus: dict[str, set[str]] = {}
@@ -135,8 +135,8 @@ def _too_few(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:
 
 
 def num_gpus_wanted(layout: LayoutPlan) -> int:
-    """Return the number of GPUs that each node must have. It is the highest GPU number in the layout plus one, because
-    the numbers may have gaps."""
+    """Return the number of GPUs that each node must have. It is the highest GPU index in the layout plus one, because
+    the layout may leave out some indices."""
     return max(*layout.devices, *layout.rank_devices, 0) + 1
 
 
@@ -167,8 +167,8 @@ def _name_of_gpu(index: int) -> str:
 
 
 def device_of(rank: RankPlan, kind: str, index: int | None = None) -> torch.device:
-    """Return the torch device of a rank. `kind`: cpu, cuda or mps. `index`: number of the GPU, if this rank does not
-    see the same GPUs as the others; None: the number in the plan."""
+    """Return the torch device of a rank. `kind`: cpu, cuda or mps. `index`: index of the GPU, if this rank does not see
+    the same GPUs as the others; None: the index in the plan."""
     import torch
 
     if kind == "mps":
@@ -247,9 +247,9 @@ def keep_freed_memory() -> None:
 
 
 def start_autograd() -> None:
-    """Run a first backward, which starts autograd's threads, one per device. Call this before torch's fake tensors are
-    used: with them, a CUDA build of torch assumes a GPU and could not start a thread for it. Processes that are forked
-    later cannot compute gradients."""
+    """Run a first backward, which starts autograd's threads, one per GPU. Call this before torch's
+    fake tensors are used: while they are in use, a CUDA build of torch assumes a GPU and could not start a thread for
+    it. Once such threads exist, processes that are forked from this one cannot compute gradients."""
     import torch
 
     torch.ones((), requires_grad=True).backward()  # type: ignore[no-untyped-call]

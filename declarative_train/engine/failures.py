@@ -12,7 +12,7 @@
 
 A rank that fails writes a report to a file before it exits. A rank that lost its connection to another rank also writes
 a report, but waits before it exits, so that the parent process first sees the exit of the rank that caused the failure
-(torch-facts, section 4)."""
+(docs/torch-facts.md, section 4)."""
 
 from __future__ import annotations
 
@@ -301,7 +301,8 @@ _OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # errors that co
 
 def describe_silent_ranks(failures: Sequence[Failure], num_ranks: int) -> str | None:
     """Return a sentence that names the ranks without a report in `failures`, which hang or were killed. Return None if
-    there are none, or if another rank reports more than a lost connection, because then that rank is the cause."""
+    there are none, or if nothing was reported. Also return None if a report says more than that the connection to
+    another rank was lost, because then the reporting rank is the cause."""
     silent = sorted(set(range(num_ranks)) - {failure.rank for failure in failures})
     if not (failures and silent and all(failure.is_peer_loss for failure in failures)):
         return None

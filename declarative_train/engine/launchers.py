@@ -14,7 +14,7 @@ FIRST_PORT, NUM_PORTS = 20000, 10000  # below the ephemeral ports of Linux
 @dataclass(frozen=True, slots=True)
 class Launcher:
     """Program that starts ranks, such as torchrun or srun. `rank`, `world`, `local_rank`: names of the environment
-    variables that contain the rank, the number of ranks, and the rank's number on its machine."""
+    variables that contain the rank, the number of ranks, and the rank's index on its machine."""
 
     name: str
     rank: str
@@ -55,7 +55,7 @@ def find_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
 
 
 def local_rank(environment: Mapping[str, str] = os.environ) -> int | None:
-    """Return this rank's number on its machine, or None if the launcher does not provide it."""
+    """Return this rank's index among the ranks of its machine, or None if the launcher does not provide it."""
     numbers = (environment.get(each.local_rank, "") for each in LAUNCHERS)
     return next((int(number) for number in numbers if number.isdigit()), None)
 
@@ -82,7 +82,7 @@ def _is_of(launcher: Launcher, environment: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Number and addresses of a node in a run on several nodes. `node`: number of this node, from 0. `head`, `port`:
+    """Index of this node (machine) in a run on several nodes, and address of node 0. `node`: the index. `head`, `port`:
     address of node 0, the head node. `key`: option or environment variable in which the user gave this address."""
 
     node: int
@@ -98,8 +98,8 @@ class Seat:
 @dataclass(frozen=True, slots=True)
 class NodeLauncher:
     """Launcher that starts one process on each node. `node`, `num_nodes`, `heads`, `port`: environment variables with
-    the number of this node, the number of nodes, and the address and port of the head node. `only`: an environment
-    variable and the value that it must have; ("", ""): no condition."""
+    the index of this node, the number of nodes, and the address and port of node 0 (the head node). `only`: an
+    environment variable and the value that it must have; ("", ""): no condition."""
 
     name: str
     node: str
@@ -127,15 +127,16 @@ HEAD_PORT = 29500
 
 
 class SeatError(ValueError):
-    """Error: the number of this node or the address of the head node is missing or wrong."""
+    """Error: the index of this node or the address of the head node is missing or wrong."""
 
 
 def find_seat(
     node: int | None = None, head: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> Seat | None:
-    """Return the number of this node and the address of the head node. Return None if this process is not the only one
-    on one of several nodes (machines). `node`, `head`: the options `--node` and `--head`. Without them, the environment
-    variables of a launcher are read. Raises SeatError."""
+    """Return the index of this node (machine) in a run on several nodes, and the address of node 0 (the head node).
+    Return None on a single node, and if a launcher started each rank. `node`, `head`: the options `--node` and
+    `--head`. Without them, the environment variables of a launcher that starts one process on each node are read.
+    Raises SeatError."""
     if node is not None or head is not None:
         head = head or environment.get("MASTER_ADDR")
         if node is None or not head:

@@ -24,8 +24,9 @@ Columns = dict[str, "np.ndarray | list[str]"]
 
 @dataclass(frozen=True, slots=True)
 class PredictedOutputs:
-    """Choice of the outputs to predict. `meanings`: what the outputs predict (a class, a number), as far as losses
-    define it; they are converted to columns accordingly. `as_they_are`: names of outputs that are not converted."""
+    """Choice of the outputs to predict. `meanings`: what an output predicts (a class, a number), for each output that a
+    loss defines; it decides how the output becomes columns. `as_they_are`: names of the other outputs, which are not
+    converted."""
 
     outputs: tuple[str, ...]
     meanings: tuple[Meaning, ...]

@@ -214,8 +214,8 @@ OriginBatch = tuple[Batch, "Sequence[Origin] | _LazyOrigins"]
 
 
 class _Shares(Protocol):
-    """Interface of a function that yields every `num`-th batch, beginning with batch number `first`. With each batch it
-    yields the origins (file and row) of the batch's rows."""
+    """Interface of a function that yields one rank's share of the batches: every `num`-th one, beginning with the batch
+    of index `first`. With each batch it yields the origins (file and row) of the batch's rows."""
 
     def __call__(self, first: int, num: int) -> Iterable[OriginBatch]: ...
 

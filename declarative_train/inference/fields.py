@@ -196,8 +196,9 @@ class _FieldConverter:
         return Column(name, dtype, values.shape[1:], self._num_guaranteed(at))
 
     def _num_guaranteed(self, at: int) -> int | None:
-        """Return n if the run's source guaranteed values in 0..n-1 for the field's column number `at`. Return None if
-        the field does not use this range, because it has a vocabulary or a stated number of classes."""
+        """Return n if the run's source guaranteed values in 0..n-1 for the column with index `at` among the field's
+        columns. Return None if the field does not use this range, because it has a vocabulary or a stated number of
+        classes."""
         component, intervals = self.spec.component, self.spec.tensor.intervals
         if self._vocabularies[at] is not None or component.get("num_classes") is not None or not intervals:
             return None

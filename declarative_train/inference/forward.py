@@ -43,7 +43,7 @@ class Forward:
         )
 
     def __call__(self, values: Mapping[str, np.ndarray], start: int) -> dict[str, torch.Tensor]:
-        """Return the outputs (N, ...) by name. `values`: fields (N, ...) by name. `start`: number of the batch's first
+        """Return the outputs (N, ...) by name. `values`: fields (N, ...) by name. `start`: index of the batch's first
         row in the whole input, which seeds the random numbers."""
         tensors = [self._tensor(name, values[name]) for name in self.network.inputs]
         self._randomness.begin(start, 0)
@@ -88,8 +88,8 @@ def find_random_nodes(graph: Graph, prefix: str = "") -> list[str]:
 
 def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
     """Return the torch device for a user's choice `wanted`, such as `cuda:1`. `auto` is a GPU if this machine has one
-    and the run could use one, otherwise the CPU. `rank`: number of this process; different processes get different
-    GPUs. Raises UsageError for a device that does not exist."""
+    and the run could use one, otherwise the CPU. `rank`: index of this process; different processes get different GPUs.
+    Raises UsageError for a device that does not exist."""
     if wanted == "auto":
         if trained.plan.layout.device == "mps" and has_mps():
             return torch.device("mps", 0)

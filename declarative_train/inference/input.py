@@ -19,7 +19,7 @@ class InputError(Exception):
 
 
 class InputChunk(NamedTuple):
-    """Rows that were read. `title`: the file's name in messages. `start`: number of the first row in the whole input.
+    """Rows that were read. `title`: the file's name in messages. `start`: index of the first row in the whole input.
     `columns`: Arrow or numpy values by name. `place`: function that takes a row of the chunk and returns its file and
     row as text."""
 
@@ -31,7 +31,7 @@ class InputChunk(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Range of rows that is not read yet. `start`: number of the first row in the whole input. `where`: data by which
+    """Range of rows that is not read yet. `start`: index of the first row in the whole input. `where`: data by which
     the input finds the rows, which can be pickled."""
 
     start: int

@@ -46,7 +46,7 @@ def open_input(
     """Return the rows of files, of a folder of images, or of a csv on standard input. `paths`: paths, globs or URLs,
     which are read in order; `-` is standard input. Raises UsageError and InputError.
 
-    `source`  source of the run: it decides the format if a file's name does not, and the dialect of csv files
+    `source`  the run's `data.source`: it gives the format where the file name does not, and the dialect of csv
     `title`   name of a single csv in messages
     `names`   new names for some columns of a folder or of image files
     """
@@ -201,6 +201,6 @@ def _place_in(table: Table, start: int, row: int) -> str:
 
 
 def _only_column(names: Sequence[str], asked: str, is_array: bool) -> str:
-    """Return the name of the column that is read for the column `asked`. If the files have a single array (`new.npy`),
-    it is the name of this array, otherwise `asked` itself."""
+    """Return the name of the column to read where the run's plan names the column `asked`. If the files have a single
+    array (`new.npy`), it is the name of this array, otherwise `asked` itself."""
     return names[0] if is_array and len(names) == 1 else asked

@@ -27,8 +27,8 @@ QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
 class _Candidate(NamedTuple):
-    """Sample that may be one of the worst. `number`: the sample's number; of samples with equal loss, those with the
-    lower numbers are kept."""
+    """Sample that may be one of the worst. `number`: the sample's index in the input; of samples with equal loss, those
+    with the lower index are kept."""
 
     loss: float
     number: int
@@ -44,7 +44,7 @@ class _Candidate(NamedTuple):
 
 class Gatherer(ABC):
     """Base class of gatherers. A gatherer collects sums over the values of one output, and the `num_worst` samples with
-    the largest errors. `first`: number of the first sample of the next batch."""
+    the largest errors. `first`: index that the first sample of the next batch has in the input."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         self.one = one
@@ -91,8 +91,10 @@ class Gatherer(ABC):
         describe: Callable[[int], tuple[object, object, float | None]],
         origins: Callable[[int], Origin],
     ) -> None:
-        """Keep the rows with the largest losses. `losses`: (N,), nan for a row without valid items. `describe`:
-        function that takes a row and returns its target, prediction and probability. `origins`: as in `add`."""
+        """Keep those rows of a batch that are among the worst samples so far, the ones with the largest losses.
+        `losses`: (N,), nan for a row without valid items. `describe`: function that takes a row and returns its target,
+        prediction and probability. `origins`: function that takes a row and returns a function that looks up the row's
+        origin (file and row)."""
         if not self._num_worst:
             return
         limit = min(each.loss for each in self._kept) if len(self._kept) == self._num_worst else -np.inf
@@ -114,7 +116,8 @@ class Gatherer(ABC):
 
 
 class ClassGatherer(Gatherer):
-    """Gatherer for an output that predicts one of several classes. A sample may have several items (tokens, pixels)."""
+    """Gatherer of metrics and worst samples, for an output that predicts one of several classes. A sample may have
+    several items (tokens, pixels)."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         super().__init__(one, num_worst)
@@ -182,7 +185,8 @@ class ClassGatherer(Gatherer):
 
 
 class BinaryGatherer(Gatherer):
-    """Gatherer for an output that predicts yes or no. It has a confusion matrix for each item of a sample."""
+    """Gatherer of metrics and worst samples, for an output that predicts yes or no. It has a confusion matrix for each
+    item of a sample."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         super().__init__(one, num_worst)
@@ -252,8 +256,8 @@ class BinaryGatherer(Gatherer):
 
 
 class NumberGatherer(Gatherer):
-    """Gatherer for an output that predicts numbers, in the unit of the target's columns. A residual is prediction -
-    target."""
+    """Gatherer of metrics and worst samples, for an output that predicts numbers, in the unit of the target's columns.
+    A residual is prediction - target."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         super().__init__(one, num_worst)

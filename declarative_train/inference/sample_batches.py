@@ -21,7 +21,7 @@ Values = Mapping[str, np.ndarray]
 
 
 class SampleBatch(NamedTuple):
-    """Batch of samples. `start`: number of its first sample in the input. `values`: arrays by field. `kept`: columns of
+    """Batch of samples. `start`: index of its first sample in the input. `values`: arrays by field. `kept`: columns of
     the input that are copied to the result, or None."""
 
     start: int

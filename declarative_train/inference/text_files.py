@@ -38,7 +38,7 @@ _BLOCK_BYTES = 4 << 20
 
 
 class _LineRange(NamedTuple):
-    """Whole lines of a file, as a range of bytes. `row`: number of the first row in the file, from 0."""
+    """Whole lines of a file, as a range of bytes. `row`: index of the first row in the file."""
 
     file: str
     row: int
@@ -47,7 +47,7 @@ class _LineRange(NamedTuple):
 
 
 class _ReadColumns(NamedTuple):
-    """Values of rows that were already read. `row`: number of the first row in the file, from 0."""
+    """Values of rows that were already read. `row`: index of the first row in the file."""
 
     file: str
     row: int

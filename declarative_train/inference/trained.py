@@ -121,7 +121,7 @@ class Trained:
         return {field.name: field for field in self.plan.data.fields}
 
     def class_names(self, field: str) -> tuple[str, ...] | None:
-        """Return the class names of a category field, in the order of the class numbers; None for other fields. For a
+        """Return the class names of a category field, in the order of the class indices; None for other fields. For a
         field of several columns, they are those of the first column."""
         return classes_of(self.plan, self.fields[field])
 

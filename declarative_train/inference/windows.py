@@ -1,5 +1,5 @@
 """Samples that are windows of new rows. With each prediction, the result has the numbers of the window's first and last
-row.
+row in the input.
 
 A window contains only the rows that the model reads. For a forecast these are the past rows, so the last window ends
 with the last row of the input; the rows that it predicts do not exist yet. In shapes, N is the number of windows and S
@@ -149,8 +149,9 @@ class WindowSamples:
         return SampleBatch(begin, values, self._about(starts))
 
     def _about(self, starts: np.ndarray) -> pa.Table:
-        """Return a table with one row per window. It has the numbers of the window's first and last row, counted from
-        1, and the values of the kept columns in its last row. `starts`: positions at which the windows begin."""
+        """Return a table with one row per window. The table has the numbers of the window's first and last row in the
+        input, counted from 1, and the values that the kept columns have in the window's last row. `starts`: positions
+        at which the windows begin."""
         import pyarrow as pa
 
         first, last = self._rows.at(starts), self._rows.at(starts + self.span - 1)

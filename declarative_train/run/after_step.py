@@ -77,13 +77,14 @@ class AfterStep:
         return improved, state.step - state.stop_step >= early.patience_steps
 
     def save(self, improved: bool, *, wanted: bool, ends: bool) -> Iterator[Event]:
-        """Start to save a checkpoint of the current step, and yield events. They report the previous save and, if it is
-        already complete, this one. Otherwise `report_saved` reports it later. A step is saved only once.
+        """Start to save a checkpoint of the current step. Yield the events about the end of the previous save and, if
+        the new save is already complete, about its end; otherwise `report_saved` yields these later. A step is saved
+        only once.
 
         `improved`: the checkpoint is the best so far. `wanted`: the run was asked to stop, so a checkpoint is saved
         even if the recipe has none. `ends`: no step follows, so this waits for the previous save, however long it
-        takes, and any failed save raises its error. Without `ends`, nothing is saved while the store of the previous
-        save does not answer."""
+        takes, and an error of the new save is raised. Without `ends`, nothing is saved while the store does not answer
+        to the previous save."""
         checkpoint = self._plan.checkpoint
         if (checkpoint is None and not wanted) or self._saved_step == self._state.step:
             return
@@ -103,8 +104,8 @@ class AfterStep:
 
     def report_saved(self, *, wait: bool = False, ends: bool = False) -> Iterator[Event]:
         """Yield the event of the current save if it is complete. If it cannot be completed now, yield a warning with
-        the reason, once. `wait`: wait until it is complete. Raises the error of the save; but if the recipe allows
-        failed saves and steps follow (`ends` is False), yield a warning instead."""
+        the reason, once. `wait`: wait until it is complete. If the save failed, raise its error, or yield a warning if
+        the recipe allows failed saves and steps follow (`ends` is False)."""
         if self._under_way is None:
             return
         if self._checkpoints.is_writing and not wait:

@@ -213,8 +213,8 @@ class Head:
         self.server.close()
 
     def dismiss(self, code: int) -> None:
-        """Order the agents of the other nodes to exit with this code, because the recipe has no plan. Wait a moment
-        until they have left."""
+        """Order the agents of the other nodes to exit with this code, because the recipe cannot be compiled to a plan.
+        Wait a moment until they have left."""
         put(self.store, "order", Order("exit", code=code))
         deadline_s = time.monotonic() + PARTING_S
         while time.monotonic() < deadline_s:

@@ -68,8 +68,8 @@ class Checkpoints:
 
     With `checkpoint.background`, `save` copies the tensors to host memory and a thread writes them while training
     continues. The threads of all ranks have a process group of their own, because two threads must not use one group at
-    a time. torch's `async_save` is not used, because it ends before checksums and manifest are written (decisions,
-    25)."""
+    a time. torch's `async_save` is not used, because it ends before checksums and manifest are written
+    (docs/decisions.md, 25)."""
 
     def __init__(
         self, plan: Plan, engine: Engine, store: CheckpointStore, before_publishing: Callable[[], None] = lambda: None
@@ -133,9 +133,9 @@ class Checkpoints:
         return self.store.path(state.step)
 
     def is_stuck(self) -> bool:
-        """Return whether the current save cannot be completed now because the remote store does not answer. Before it
-        returns False, it waits until the save is complete; for a local folder it returns False at once. All ranks must
-        call this together, and all get the same result."""
+        """Wait until the current save is complete, and return False; or return True as soon as the remote store of any
+        rank does not answer. For a local folder return False at once, without waiting. All ranks must call this
+        together, and all get the same result."""
         if self.store.is_local:
             return False
         while True:  # this rank's thread may wait for another rank, whose store does not answer
@@ -244,8 +244,8 @@ class Checkpoints:
             retry(lambda: self.store.retain(snapshot.keep, snapshot.best_step))
 
     def _by_one_rank(self, num_bytes: int) -> bool:
-        """Return whether rank 0 writes the whole checkpoint. The model must be whole on every rank, and the checkpoint
-        must be small (`num_bytes`) or written in the background, where the time of a save matters less."""
+        """Return whether rank 0 writes the whole checkpoint. Every rank must have the whole model. The checkpoint must
+        either be small (`num_bytes`) or be written in the background, where the time of a save matters less."""
         return self._engine.is_replicated and (self._background or num_bytes <= BY_ONE_RANK_BYTES)
 
     def at(self, step: int) -> CheckpointEntry:
@@ -337,9 +337,9 @@ class Checkpoints:
         self._engine.optimizer.load(state)
 
     def _find_cut(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, RankCut]:
-        """Return a dict from keys of `tensors` to this rank's part of the undivided tensor. The keys are those of
-        tensors that the axis `tensor` or `expert` divides: parameters, their averages, and optimizer state of the same
-        shape."""
+        """Return a dict from keys of `tensors` to the part that this rank has of the undivided tensor. Only tensors
+        that the axis `tensor` or `expert` divides are in it: parameters, their averages, and optimizer state of the
+        same shape."""
         found = {}
         for key, tensor in tensors.items():
             name = key.partition("/")[2]
@@ -392,8 +392,8 @@ def copy_to_host(tensors: Mapping[str, torch.Tensor], buffers: Mapping[str, torc
 def manifest_of(
     files: Mapping[str, Any], numbers: Mapping[str, float], shapes: Mapping[str, list[int]]
 ) -> dict[str, Any]:
-    """Return the entries `files`, `optimizer_numbers` and `shapes` of a manifest. `shapes` has only the model's
-    tensors, which lint compares without torch."""
+    """Return the entries `files`, `optimizer_numbers` and `shapes` of a manifest. Of `shapes`, the manifest gets only
+    those of the model's tensors: `dtrain lint` compares them without importing torch."""
     return {
         "optimizer_numbers": dict(numbers),
         "shapes": {name.removeprefix("model/"): each for name, each in shapes.items() if name.startswith("model/")},

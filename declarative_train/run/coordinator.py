@@ -132,7 +132,7 @@ class Coordinator:
                 self._seen[status.node] = replace(self._seen[status.node], status=status, changed_s=now_s)
 
     def _admit(self, status: NodeStatus, now_s: float) -> None:
-        """Register a new agent. If two agents have the same node number, refuse the earlier one; for node 0, refuse the
+        """Register a new agent. If two agents have the same node index, refuse the earlier one; for node 0, refuse the
         new one."""
         before = self._seen.get(status.node)
         if before is not None and not before.status.has_left:
@@ -147,7 +147,7 @@ class Coordinator:
         self._seen[status.node] = Seen(status, now_s, now_s)
 
     def _present(self, now_s: float) -> list[Seen]:
-        """Return the agents that answer, sorted by the number of their node. `now_s`: the current time of
+        """Return the agents that answer, sorted by the index of their node. `now_s`: the current time of
         `time.monotonic`."""
         return [
             seen
@@ -157,7 +157,8 @@ class Coordinator:
 
     def _gather(self, now_s: float) -> None:
         """Begin a round if enough nodes are present. If the recipe gives a range of nodes, first wait a moment for more
-        nodes. End the run if a stop was requested, or if the recipe does not fit this number of nodes."""
+        nodes. End the run if a stop was requested, or if the recipe has no plan for as many nodes as are present or
+        fewer."""
         present = self._present(now_s)
         if present[0].status.asked_by is not None:
             self._stop_waiting()

@@ -95,7 +95,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class SamplePrediction:
-    """Prediction for one sample. `sample`: the sample's number in its set. `probability`: probability of the predicted
+    """Prediction for one sample. `sample`: the sample's index in its set. `probability`: probability of the predicted
     class."""
 
     sample: int

@@ -96,7 +96,8 @@ def read_beats(scratch: Path) -> tuple[Beat, ...]:
 
 
 def read_waiting(scratch: Path) -> dict[str, str]:
-    """Return a dict from name to content of the files that ranks wrote to `scratch` because they waited too long."""
+    """Return the files that ranks wrote to `scratch` because they waited too long for others, as a dict from file name
+    to content."""
     return {path.name: path.read_text(errors="replace") for path in scratch.glob("waiting_*.txt")}
 
 
@@ -210,8 +211,9 @@ def find_stuck(paces: Mapping[int, Pace]) -> list[int]:
 
 
 def time_stuck(paces: Mapping[int, Pace]) -> float:
-    """Return for how many seconds the run has been stuck. It is the longer of two times: since any rank last made
-    progress, and since the last heartbeat of the rank that has been silent longest."""
+    """Return for how many seconds the run has been stuck. There are two such times, and the longer one counts: the time
+    since the last progress of any rank, and the time since the last heartbeat of the rank that has been silent
+    longest."""
     return max(min(pace.idle_s for pace in paces.values()), max(pace.silent_s for pace in paces.values()))
 
 

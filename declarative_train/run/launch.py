@@ -72,7 +72,7 @@ def launch(
     `sinks`          function that opens the sinks; None: the sinks of the terminal and of the plan
     `hosted`         the run must not end this process, such as a notebook: a second interrupt raises KeyboardInterrupt
     `folder`         the run's folder; None: a new folder among the runs of the recipe
-    `seat`, `head`   on several nodes, number and address of this node, which is node 0, and its key-value store
+    `seat`, `head`   on several nodes, this process is on node 0: its index and address, and its key-value store
     `recompile`      function that takes a number of nodes and returns the plan for it
     `work`           function that the ranks call instead of training
     """
@@ -108,7 +108,7 @@ def launch(
 
 
 def check_seat(plan: Plan, seat: Seat | None) -> None:
-    """Raise RunFailure if the plan is for several machines and this process does not know its number among them."""
+    """Raise RunFailure if the plan is for several machines and this process does not know its index among them."""
     if plan.layout.num_nodes > 1 and seat is None:
         raise RunFailure(
             f"the plan is for {plan.layout.num_nodes} machines; help: start it on each, with the machine's number "

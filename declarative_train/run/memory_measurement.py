@@ -22,9 +22,9 @@ LIVE, ALLOCATED = "live tensors", "allocated on the GPU"
 
 
 class MemoryMeasurement:
-    """Measurement of the memory of one early step. All steps are run by its method `step`. On a GPU it uses the
-    statistics of torch's allocator. On the CPU it counts live tensors, which takes a few milliseconds, and measures no
-    compiled step."""
+    """Measurement of the memory of one early step. The training loop runs every step through the method `step`. On a
+    GPU it uses the statistics of torch's allocator. On the CPU it counts live tensors, which takes a few milliseconds;
+    a compiled step is not measured there."""
 
     def __init__(self, plan: Plan, engine: Engine, first_step: int, last_step: int) -> None:
         self._plan, self._engine = plan, engine
@@ -72,8 +72,8 @@ def bytes_without_parameters(plan: Plan, rank: int) -> int:
 
 
 def replace_set_bytes(plan: Plan, bytes_on_device: int) -> Plan:
-    """Return the plan with `bytes_on_device`, the actual bytes of the training set there, instead of the estimated
-    ones."""
+    """Return the plan with `bytes_on_device`, the bytes that the training set really uses on the device, instead of the
+    estimate."""
     rows = tuple(replace(row, held=bytes_on_device) for row in plan.memory)
     estimate = plan.estimate
     if estimate is not None and plan.memory:

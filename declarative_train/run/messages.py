@@ -23,8 +23,8 @@ LOOK_S = 0.2  # between two exchanges of an agent and the coordinator
 class NodeResult:
     """Result of a round on one node. `code`: exit code of its ranks, or None after a failure. `deaths`: a dict from
     each failed rank to its exit code. `failures`: reports of the failures. `late`: why ranks that were asked to stop
-    did not save, or None. `waiting`: a dict from name to content of the files that ranks wrote because they waited too
-    long. `nodes`: a dict from each rank to a text that names its node."""
+    did not save, or None. `waiting`: the files that ranks wrote because they waited too long for others, as a dict from
+    file name to content. `nodes`: a dict from each rank to a text that names its node."""
 
     code: int | None
     deaths: dict[int, int]
@@ -75,7 +75,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Node that takes part in a round: its agent, node number and host."""
+    """Node that takes part in a round: its agent, node index and host."""
 
     agent: str
     node: int

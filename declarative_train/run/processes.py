@@ -72,9 +72,9 @@ QUIET_P2P = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # torch-fact
 
 @dataclass(frozen=True, slots=True)
 class NodeRanks:
-    """Ranks of one node in a round: `num_local` ranks, the first of which has number `first`. `where`: address and port
-    of the store through which they connect. `scratch`: a folder on this machine for messages between the ranks and
-    their agent."""
+    """Ranks of one node in a round: `num_local` ranks, the first of which is rank `first`. `where`: address and port of
+    the store through which they connect. `scratch`: a folder on this machine for messages between the ranks and their
+    agent."""
 
     job: RankJob
     round: int
@@ -93,9 +93,9 @@ class RoundEnded(Exception):  # noqa: N818 (no failure of this process)
 
 
 def launch_ranks(ranks: NodeRanks, look: Callable[[], None]) -> tuple[int | None, dict[int, int]]:
-    """Start the ranks of this node and wait for all of them. Return the exit code and {}. If ranks failed and rank 0
-    had not ended, return None and a dict from each failed rank to its exit code. `look`: function that is called
-    repeatedly meanwhile; if it raises RoundEnded, the ranks are killed."""
+    """Start the ranks of this node and wait for all of them. Return the exit code of the run, and a dict from each
+    failed rank to the exit code of its process. The first is None if the ranks failed or were stopped before rank 0
+    ended. `look`: function that is called repeatedly meanwhile; if it raises RoundEnded, the ranks are killed."""
     import torch
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -136,8 +136,8 @@ def start_method(device_kind: str) -> Literal["fork", "spawn"]:
 
 def cannot_fork(device_kind: str) -> bool:
     """Return whether a forked child of this process could not train on this kind of device. CUDA does not work in the
-    child if this process has used it, nor autograd if it has threads for devices. A forked child tries it, because
-    torch's record of this in the parent differs between versions."""
+    child if this process has used CUDA, nor does autograd if this process has started its threads for devices. This
+    function forks a child that tries both, because torch's own record of such use differs between versions."""
     child = os.fork()
     if child == 0:
         answer = 1
@@ -215,7 +215,8 @@ def cancel_parent_death_signal() -> None:
 
 
 def exit_with_parent(parent: int) -> None:
-    """Wait until the process `parent` has exited, then exit: without it, nothing could stop or restart this rank."""
+    """Wait until the process `parent` has exited, then exit too. Without its parent, nothing could stop or restart this
+    rank."""
     while os.getppid() == parent:
         time.sleep(0.2)
     exit_process(EXIT_FAILED)

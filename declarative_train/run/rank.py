@@ -50,7 +50,7 @@ _ALIVE: list[object] = []  # engines are never freed: tearing a process group do
 
 @dataclass(slots=True)
 class FailureContext:
-    """Facts about a rank for messages about failures: its number, its pipeline stage, and the current step.
+    """Facts about a rank for messages about failures: its index, its pipeline stage, and the current step.
     `has_stepped`: this session has completed a step. `count`: number of batches so far."""
 
     rank: int

@@ -30,7 +30,7 @@ class RankJob:
 
     `max_steps`     number of steps after which this session ends, or None
     `sinks`         function that rank 0 calls with the run's folder to open the sinks
-    `device_index`  number of this rank's GPU, if it is not the one in the plan
+    `device_index`  index of this rank's GPU, if it is not the one in the plan
     `is_hosted`     the run is inside a process of the user (a notebook, a script), which must not be ended
     `work`          function to call instead of `run_rank`, with the same arguments and result
     """

@@ -179,7 +179,8 @@ class NodeRendezvous(RendezvousHandler):
         """Do nothing: for torch's launcher there are no other agents."""
 
     def num_nodes_waiting(self) -> int:
-        """Call `look`, which may raise an exception that ends the round. Return 0, because no other agent waits."""
+        """Return 0, because no other agent waits. torch's launcher calls this often, so it also calls `look`, which may
+        raise an exception that ends the round."""
         self._look()
         return 0
 

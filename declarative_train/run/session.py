@@ -121,14 +121,15 @@ class Session:
         return self.plan.layout.device in ("cpu", "mps")
 
     def adopt(self, run_dir: str) -> None:
-        """Continue the run in `run_dir`, if this session has not begun a run yet. An agent reports this folder if the
-        head was restarted after an earlier round."""
+        """Continue the run in the folder `run_dir`, if this session has not begun a run yet. This happens if the agent
+        of node 0 was restarted: agents of other nodes report the folder of the run that it had begun before."""
         if self.run_dir is None:
             self._resume, self._folder = "auto", Path(run_dir)
 
     def restarts(self, job: RankJob, results: Iterable[NodeResult]) -> bool:
-        """Return whether the run starts again after a failed round. It may do so `max_restarts` times in a row without
-        a new checkpoint. `results`: how the round ended on each node."""
+        """Return whether the run starts again after a failed round, and count this restart. There may be `max_restarts`
+        of them in a row without a new checkpoint. There is none if a failure would happen again. `results`: how the
+        round ended on each node."""
         most = self.plan.layout.max_restarts
         failures = [failure for result in results for failure in result.failures]
         if not most or any(failure.repeats for failure in failures):

@@ -191,7 +191,7 @@ def late_reason() -> str:
 
 def exit_process(code: int) -> NoReturn:
     """Exit at once with an exit code, without Python's cleanup. The cleanup takes a second, and threads of torch and
-    gloo may abort it (torch-facts, section 4)."""
+    gloo may abort it (docs/torch-facts.md, section 4)."""
     flush()
     end_loaders()
     os._exit(code)

@@ -39,7 +39,7 @@ Tensors = Mapping[str, torch.Tensor]
 class RankPart:
     """Results that one data-parallel rank computes in the step.
 
-    samples    numbers of its samples in the training set
+    samples    indices of its samples in the training set
     fields     values (B, ...) of its rows, by field
     values     values (B, ...) by name: outputs of the model, and values that a pipeline stage sends to the next
     returned   gradients of `values`, by name; some values have none

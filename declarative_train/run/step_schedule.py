@@ -17,12 +17,12 @@ class DueActions(NamedTuple):
     `num_rows`      number of rows in the global batch, without padding; the last batch of an epoch may have fewer
     `lr_factor`     factor by which the lr schedule multiplies the learning rate in this step
     `log`           the means since the last logging step are written
-    `window_ends`   new means begin after this step; not so if it is logged only because the session ends
+    `window_ends`   after this step, new means begin; False if the step is logged only because the session ends here
     `evaluation`    the sets are evaluated
     `checkpoint`    a checkpoint is saved
     `epoch_ends`    the step is the last of an epoch
     `closes_epoch`  the step is the last of an epoch, or of a run shorter than an epoch
-    `anything`      at least one action needs values from the device
+    `anything`      log, evaluation, checkpoint or closes_epoch, which all need values from the device
     """
 
     step: int

@@ -61,8 +61,8 @@ PARTING_S = 10.0  # longest wait for the other ranks to finish; one of them may 
 @dataclass(frozen=True, slots=True)
 class BroadcastJob:
     """Message of rank 0 to all ranks. It contains a plan as JSON and the run's folder (`place`). If `plan_json` is
-    None, all ranks exit with `code`. `device_kind`, `indices`: kind and numbers of the devices of all ranks. `hosts`:
-    the machine of each rank. `notices`: lines to print."""
+    None, all ranks exit with `code`. `device_kind`: kind of device of all ranks. `indices`: index of the GPU of each
+    rank. `hosts`: the machine of each rank. `notices`: lines to print."""
 
     plan_json: str | None
     code: int
@@ -84,10 +84,10 @@ def run_as_rank(
     folder: Path | None = None,
     on_end: Callable[[Path], None] = lambda run_dir: None,
 ) -> NoReturn:
-    """Run this process as one rank and exit. `compile_plan`: function that rank 0 calls; it returns a plan and an exit
-    code, or None and the exit code if the recipe has no plan. `resume`, `max_steps`, `quiet`, `sinks`: as for `launch`.
-    `folder`: the run's folder; None for a new one. `on_end`: function that rank 0 calls at the end with the run's
-    folder."""
+    """Run this process as one rank and exit. `compile_plan`: function that only rank 0 calls. It returns a plan and an
+    exit code; the plan is None if the recipe cannot be compiled, and all ranks then exit with this code. `resume`,
+    `max_steps`, `quiet`, `sinks`: as for `launch` (`run/launch.py`). `folder`: the run's folder; None for a new one.
+    `on_end`: function that rank 0 calls at the end with the run's folder."""
     from declarative_train.run.rank import FailureContext, run_rank
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -171,8 +171,8 @@ class PipelineDriver:
 
     def _make_examples(self, level: int, stage: int, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
         """Return tensors without values that have the shapes and dtypes of a stage's outputs on this rank. torch would
-        otherwise run the stage on uninitialised memory to find the shapes. `level`: number of the length bucket.
-        `stage`: number of the stage; -1 (before the first stage) has no outputs."""
+        otherwise run the stage on uninitialised memory to find the shapes. `level`: index of the length bucket.
+        `stage`: index of the stage; -1 (before the first stage) has no outputs."""
         shapes = pipeline_of(self._plan).output_shapes[level][stage] if stage >= 0 else ()
         return tuple(
             torch.empty(
@@ -280,7 +280,7 @@ def keep_parameters(module: nn.Module) -> None:
 
 
 class ScheduleLoss:
-    """Loss function for torch's schedule. It takes the outputs of the last stage and the row numbers of a microbatch,
+    """Loss function for torch's schedule. It takes the outputs of the last stage and the row indices of a microbatch,
     returns the scaled loss, and collects the sums of the loss terms."""
 
     def __init__(self, runner: StepRunner, rows_per_chunk: int) -> None:
@@ -361,8 +361,8 @@ def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
 
 
 def find_length_buckets(plan: Plan) -> tuple[str, dict[int, int]]:
-    """Return the name of a field with length buckets, and a dict from its length on one rank to the number of the
-    length bucket. The first bucket has number 0. Without length buckets, return "" and {}."""
+    """Return the name of a field with length buckets, and a dict from its length on one rank to the index of the length
+    bucket. Without length buckets, return "" and {}."""
     name, buckets = next(iter(buckets_of(plan.data).items()), ("", ()))
     context = plan.layout.context
     size = plan.layout.size("context") if context is not None and name in context.names else 1
@@ -370,14 +370,14 @@ def find_length_buckets(plan: Plan) -> tuple[str, dict[int, int]]:
 
 
 def input_dtypes(plan: Plan, stage: int) -> list[torch.dtype]:
-    """Return the dtypes of the values that stage number `stage` receives from the previous one; [] for the first
-    stage."""
+    """Return the dtypes of the values that the stage with index `stage` receives from the previous one; [] for the
+    first stage."""
     return [getattr(torch, word) for word in pipeline_of(plan).wire_dtypes[stage - 1]] if stage else []
 
 
 def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
-    """Return the dtypes of the values that stage number `stage` sends or, in the last stage, of the model's outputs.
-    `piece`: the stage's graph. The model's outputs have the dtype of the parameters: a loss would convert half
+    """Return the dtypes of the values that the stage with index `stage` sends or, in the last stage, of the model's
+    outputs. `piece`: the stage's graph. The model's outputs have the dtype of the parameters: a loss would convert half
     precision anyway, and torch 2.11 compares the dtypes of the outputs with the stage's `output_args`."""
     if stage + 1 < pipeline_of(plan).num_stages:
         return input_dtypes(plan, stage + 1)

@@ -8,7 +8,7 @@ On CUDA, as in nn.DataParallel, each forward copies the parameters to the device
 their gradients are summed on the first device. Unlike in nn.DataParallel, the replicas are created only once, because a
 new copy of an fx.GraphModule would be compiled again. On the CPU the replicas share the parameters and run one after
 the other: threads would cost more time than they save, and make the random numbers of dropout depend on timing
-(torch-facts, section 3).
+(docs/torch-facts.md, section 3).
 
 A replica gets the rows that a rank of `ddp` would get: at most `microbatch_size` rows. If a batch is short, the last
 replicas get fewer rows, or none."""
@@ -191,8 +191,8 @@ def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) ->
 
 
 class ReplicaSum(Collective):
-    """Collective over the replicas of this process. `sum` adds `others`, the sum over all replicas but the first, to
-    the value of the first replica."""
+    """Collective over the replicas of this process. `sum` takes the value of the first replica and adds `others`, which
+    is the sum over the other replicas."""
 
     def __init__(self, others: torch.Tensor) -> None:
         self._others = others

@@ -92,9 +92,10 @@ def _convert_all(part: nn.Module, ranks: TensorRanks, *, reads: bool, writes: bo
 
 
 def divide_losses(objective: Objective, cuts: Cuts, position: MeshPosition) -> None:
-    """Divide the classification losses whose scores are divided by class over the ranks of the `tensor` axis. Such a
-    loss then expects only the scores of this rank's classes. `cuts`: how the plan divides layers, parameters and
-    outputs over ranks. `position`: this rank's position on the mesh."""
+    """Divide classification losses over the ranks of the `tensor` axis. These are the losses whose input, the scores,
+    is divided by class: each rank has the scores of some classes, and the loss on a rank then expects only these.
+    `cuts`: how the plan divides layers, parameters and outputs over ranks. `position`: this rank's position on the
+    mesh."""
     for term, module in zip(objective.terms, objective.modules, strict=True):
         if term.input in cuts.outputs:
             module.divide(_tensor_ranks(position))  # type: ignore[operator]

@@ -60,5 +60,6 @@ class Retry:
 
 
 def retry_on(is_local: bool) -> Retry:
-    """Return the Retry of a new save. On a local disk (`is_local`) it repeats nothing."""
+    """Return a new Retry, which repeats failed operations of one save. On a local disk (`is_local`) it repeats
+    nothing."""
     return Retry(0.0 if is_local else limit_s("DTRAIN_STORE_S"))

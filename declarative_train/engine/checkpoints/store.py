@@ -44,13 +44,13 @@ class CheckpointEntry:
         return sum(int(record["size_bytes"]) for record in self.manifest["files"].values())
 
     def share(self, part: int, num_parts: int) -> CheckpointEntry:
-        """Return the entry with only those files that rank `part` of `num_parts` ranks checks, which are every
+        """Return a copy of this entry that has only the files which rank `part` of `num_parts` ranks checks: every
         `num_parts`-th file."""
         names = sorted(self.manifest["files"])[part::num_parts]
         return CheckpointEntry(self.step, self.path, {"files": {name: self.manifest["files"][name] for name in names}})
 
     def without_files(self) -> CheckpointEntry:
-        """Return the entry without its table of files, which is large and which only rank 0 needs."""
+        """Return a copy of this entry without its table of files, which is large and which only rank 0 needs."""
         return CheckpointEntry(self.step, self.path, self.manifest | {"files": {}})
 
 

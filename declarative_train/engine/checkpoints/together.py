@@ -41,7 +41,7 @@ class NodeGroups:
 
     `node`    group of the ranks of this node; None: all ranks
     `first`   the rank of this node that communicates with other nodes
-    `firsts`  group of the `first` ranks of all nodes; None if there is one node, on all other ranks, and for reading
+    `firsts`  group of the `first` ranks of all nodes; None on all other ranks, with one node, and in groups for reading
     """
 
     first: int = 0
@@ -146,11 +146,11 @@ def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
 def collect(
     store: CheckpointStore, step: int, nodes: NodeGroups, retry: Retry, files: Rows, numbers: dict[str, float]
 ) -> tuple[Rows, Rows, dict[str, float]]:
-    """Return on rank 0 what the manifest contains: a table of files, a table of lists of files, and numbers of the
-    optimizer. Return three empty dicts on other ranks. `files`: sizes and checksums of the files that this rank wrote.
-    `numbers`: this rank's numbers by name. With several nodes, the first rank of each node writes a list of the node's
-    files into the checkpoint, and the manifest refers to these lists. Raises PeerFailure if another node cannot write
-    its list, and the errors of `store.write`."""
+    """Return on rank 0 what the manifest contains: a table of files, a table of lists of files, and the optimizer's
+    state that is not tensors (plain numbers). Return three empty dicts on other ranks. `files`: sizes and checksums of
+    the files that this rank wrote. `numbers`: this rank's part of the plain numbers, by name. With several nodes, the
+    first rank of each node writes a list of the node's files into the checkpoint, and the manifest refers to these
+    lists. Raises PeerFailure if another node cannot write its list, and the errors of `store.write`."""
     gathered = nodes.gather((files, numbers))
     if gathered is None:
         return {}, {}, {}
@@ -177,9 +177,9 @@ def merge(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def check_together(path: str, nodes: NodeGroups | None) -> CheckpointEntry:
-    """Check every byte of the checkpoint at `path`, and return its entry, which with several ranks has no table of
-    files. Rank 0 reads the manifest and checks the sizes, and each rank reads a share of the files. `nodes`: None in a
-    single process. Raises CheckpointFailure on all ranks if any rank finds damage."""
+    """Check every byte of the checkpoint at `path`, and return its CheckpointEntry. With several ranks, the entry is
+    returned without its table of files. Rank 0 reads the manifest and checks the sizes, and each rank reads a share of
+    the files. `nodes`: None in a single process. Raises CheckpointFailure on all ranks if any rank finds damage."""
     if nodes is None:
         entry = read_entry(path)
         if (why := damage(entry)) is not None:

@@ -23,9 +23,9 @@ PROGRAMS_OF_A_UNIT = 8
 
 
 def compile_units(module: nn.Module, units: Sequence[nn.Module], *, num_lengths: int = 1) -> None:
-    """Compile the modules `units` of a model in place, without changing names of parameters. The output layer of a loss
-    with `chunks` is not compiled. `num_lengths`: number of length buckets; if there are several, each gets a program
-    with fixed shapes."""
+    """Compile the modules `units` of a model in place, without changing names of parameters. An output layer that a
+    loss with the key `chunks` computes piece by piece is not compiled. `num_lengths`: number of length buckets; if
+    there are several, each gets a program with fixed shapes."""
     from torch.compiler import config
 
     for part in module.modules():

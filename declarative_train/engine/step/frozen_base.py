@@ -41,9 +41,10 @@ PIECE_BYTES = 4 << 10
 
 
 def find_base_files(plan: Plan) -> list[tuple[WeightsPlan, dict[str, list[str]]]]:
-    """Return the files to which checkpoints refer; [] if checkpoints contain all parameters. Each is an entry of
-    `model.weights` with a dict from frozen parameters, whose values come from the file, to their further names. Only
-    `.safetensors` files count; frozen parameters from other files or earlier runs are saved in the checkpoint."""
+    """Return the files to which checkpoints refer instead of containing their weights; [] if checkpoints contain all
+    parameters. Each is a pair: an entry of `model.weights`, and a dict with the frozen parameters whose values come
+    from this file. The dict gives for each parameter its further names, if it is tied. Only `.safetensors` files count;
+    frozen parameters from other files or earlier runs are saved in the checkpoint."""
     if plan.checkpoint is None or plan.checkpoint.base == "whole" or not adapters_of(plan.graph):
         return []
     fills: dict[str, int] = {}

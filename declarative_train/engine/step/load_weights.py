@@ -1,5 +1,5 @@
-"""Initial values from files (`model.weights`), for all parameters or for those of one node. Names in the file are then
-relative to this node.
+"""Initial values from files (`model.weights`), for all parameters or for those of one node. In the second case, the
+names in the file are relative to this node.
 
 A rank reads only the rows that it needs; of a local file, no other bytes are read."""
 
@@ -78,8 +78,8 @@ def load_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool 
 
 def open_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> list[OpenedWeights]:
     """Open the files of initial values that `plans` name, and compare names and shapes with the model. No values are
-    read. `whole`: as for `load_weights`. Raises RunFailure for the first file that does not fit; its message has all
-    names that do not fit."""
+    read. `whole`: if False, `model` is a pipeline stage, and the files may have parameters of other stages. Raises
+    RunFailure for the first file that does not fit; its message lists all names in this file that do not fit."""
     return [_open(model, plan, whole) for plan in plans]
 
 
@@ -110,8 +110,8 @@ def _open_published(
     model: nn.Module, plan: WeightsPlan, tensors: TensorMapPlan, source: WeightSource, whole: bool
 ) -> OpenedWeights:
     """Open the weights of a published model, and compare names and shapes with the model. `plan`: entry of
-    `model.weights`. `tensors`: which tensors of the file form each parameter. `source`: the file. `whole`: as for
-    `load_weights`. Raises RunFailure."""
+    `model.weights`. `tensors`: which tensors of the file form each parameter. `source`: the file. `whole`: if False,
+    `model` is a pipeline stage, and the file may have parameters of other stages. Raises RunFailure."""
     assert isinstance(source, Tensors)
     source = rename_tensors(source, tensors, plan.rename)
     _require_none(plan, check_published(ModelTensors.by(model), plan, source.shapes, whole=whole))
@@ -149,9 +149,9 @@ def write_packed(
     packed: Mapping[str, Packed],
     cuts: Mapping[str, RankCut] = NO_CUTS,
 ) -> None:
-    """Write values from `source` into the tensors `into`, by name. `packed`: those of the tensors that are stored in
-    fewer bits. They are written one after the other, so that only one of them is in float32 at a time. `cuts`: a dict
-    from each tensor that the axis `tensor` or `expert` divides to the part that this rank has."""
+    """Write values from `source` into the tensors `into`, by name. `packed`: how some of them are stored in fewer bits.
+    Those are written one after the other, so that only one of them is in float32 at a time. `cuts`: a dict from each
+    tensor that the axis `tensor` or `expert` divides to the part that this rank has."""
     if plain := {name: target for name, target in into.items() if name not in packed}:
         source.write(plain, cuts)
     for name in into:

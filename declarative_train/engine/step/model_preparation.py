@@ -186,9 +186,9 @@ def find_frozen_modules(module: nn.Module) -> list[nn.Module]:
 
 
 def prepare_units(module: nn.Module, plan: Plan, groups: SampleGroups) -> None:
-    """Set up activation checkpointing and compilation of a model's units, in place and without changing names.
-    `groups`: state of layers that mix samples. A recomputed unit with such layers is not compiled, because the compiler
-    cannot follow `SampleGroups.checkpoint_contexts`."""
+    """Set up activation checkpointing and compilation of a model's units (its repeated blocks), in place and without
+    changing names. `groups`: state of the layers that mix samples, such as batch norms. A recomputed unit with such
+    layers is not compiled, because the compiler cannot follow `SampleGroups.checkpoint_contexts`."""
     layout, training, draws = plan.layout, plan.training, bool(plan.draws)
     forgetful: list[nn.Module] = []
     if training.compile:
@@ -241,10 +241,10 @@ def mixes_samples(unit: nn.Module) -> bool:
 def checkpoint_activations(
     unit: nn.Module, groups: SampleGroups, *, keep: frozenset[str], draws: bool, splits: bool = False
 ) -> None:
-    """Make one unit recompute its activations in the backward. `groups`: state of layers that mix samples, which is
-    restored for the recomputation. `keep`: kinds of results that are not recomputed (`engine/step/selective.py`).
-    `draws`: a layer draws random numbers. `splits`: the backward is run by several calls to autograd, as in zero-bubble
-    pipeline schedules."""
+    """Make one unit recompute its activations in the backward. `groups`: state of the layers that mix samples, such as
+    batch norms, which is restored for the recomputation. `keep`: kinds of results that are not recomputed
+    (`engine/step/selective.py`). `draws`: a layer draws random numbers. `splits`: the backward is run by several calls
+    to autograd, as in zero-bubble pipeline schedules."""
     from torch.utils.checkpoint import checkpoint
 
     forward = unit.forward

@@ -42,7 +42,7 @@ class Randomness:
             self._generators += [torch.mps for device in devices if device.type == "mps"]
 
     def begin(self, step: int, chunk: int, part: int = 0) -> None:
-        """Seed the generators before the forward of a chunk. `chunk`: its number in the step. `part`: number of the
+        """Seed the generators before the forward of a chunk. `chunk`: its index in the step. `part`: index of the
         forward, if a chunk has several on this rank, such as those of two pipeline stages."""
         if self._needed:
             for number, generator in enumerate(self._generators):

@@ -151,8 +151,8 @@ class RankContext:
 
 
 def find_group_spans(plan: Plan, model: nn.Module, device: torch.device) -> tuple[int, ...]:
-    """Return the numbers of ranks over which layers and losses mix samples, each once and without 1. For example, (4,)
-    if batch norms compute their statistics over the samples of 4 ranks. `model`: the whole model."""
+    """Return over how many ranks each layer and loss that mixes samples does so, each such count once; 1 is left out.
+    For example, (4,) if batch norms compute their statistics over the samples of 4 ranks. `model`: the whole model."""
     return rank_spans(nn.ModuleList([model, Objective(plan, device).modules]), plan.batch.microbatch_size)
 
 

@@ -77,9 +77,9 @@ def open_tensors(path: str) -> Tensors:
 
 
 def rename_tensors(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, str | None]) -> Tensors:
-    """Return the tensors of a file under their names in the model. `tensors`: map of a published model, which says how
-    the file is unpacked and which names the library spells differently now. `rename`: the recipe's dict from old to new
-    names; None drops a tensor."""
+    """Return the tensors of a file under their names in the model. `tensors`: the tensor map of a published model. It
+    says how packed values are unpacked, and which names of the file the model's library now spells differently.
+    `rename`: the recipe's dict from old to new names; None drops a tensor."""
     if tensors.packed:
         source = find_row("formats", tensors.packed).unpack(source)
     names = apply_renames({name: name for name in source.shapes}, rename)
@@ -178,8 +178,8 @@ def _rows_of(
     parts: Iterable[PartPlan], shapes: Shapes, first: int | None, last: int | None
 ) -> Iterator[tuple[PartPlan, int | None, int | None]]:
     """Yield (part, its first row, its last row) for the parts that contain rows `first` to `last` (exclusive) of a
-    parameter that is made of `parts`. If all rows of a part are meant, its rows are None. If no part contains such
-    rows, yield an empty range of the last part, so that the result has a shape."""
+    parameter that is made of `parts`. If all rows of a part are wanted, its first and last row are None. If no part
+    contains wanted rows, yield an empty range of the last part, from which the caller gets the shape of the result."""
     begin, found = 0, False
     parts = list(parts)
     for place, part in enumerate(parts):

@@ -46,9 +46,9 @@ def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) ->
 
 
 def fetch_run(remote: str, name: str, runs: Path, folder: Path | None = None) -> str | None:
-    """Copy a run from `remote`, the URL for runs in the recipe, to this machine, if the URL has more events of it.
-    Return a notice if it was copied, otherwise None. `folder`: the run's folder; None: the newest run of the recipe
-    `name`, whose folder is below `runs`. Raises the exceptions of the store's client."""
+    """Copy a run from `remote`, which is the recipe's `logging.dir`, to this machine, if the run's events there are
+    more than those here. Return a notice if it was copied, otherwise None. `folder`: the run's folder; None: the newest
+    run of the recipe `name`, whose folder is below `runs`. Raises the exceptions of the store's client."""
     fs, base = file_system(f"{remote.rstrip('/')}/{name}")
     fs.invalidate_cache()
     if not fs.exists(base):
@@ -94,8 +94,8 @@ def local_copies(url: str) -> Iterator[str]:
 
 
 def is_uploading(folder: Path) -> bool:
-    """Return whether a run is still running. `folder`: a copy of the run's folder, which shows this if it was updated a
-    short time ago and does not say that the run has ended."""
+    """Return whether a run on another machine still runs. `folder`: a copy of the run's folder. The run still runs if
+    the file `uploaded.json` in the copy was written a short time ago and does not say that the run has ended."""
     try:
         found = json.loads((folder / UPLOADED).read_text())
         return not found["has_ended"] and time.time() - float(found["time_unix_s"]) < 12 * PERIOD_S

@@ -87,14 +87,15 @@ class ResumePoint:
 def open_place(
     plan: Plan, resume: str | None, lock: RunLock, look: DamageCheck = damage, folder: Path | None = None
 ) -> RunPlace:
-    """Create or find the run's folder, lock it and write the plan to it.
+    """Create or find the run's folder, lock it and write the plan to it. Return it with the checkpoint from which the
+    run starts.
 
     `resume`: None for a new run, `auto`, or a path. `look`: function that takes a checkpoint and returns the reason to
     skip it, or None. `folder`: the run's folder; None for a new one among the runs of the recipe. With `folder` and
     `resume`, the run in this folder is continued.
 
-    Raises RunFailure if the path `resume` has no checkpoint or one of another plan, if all checkpoints are damaged, if
-    another process runs this run, or if the folder cannot be written. A new folder is removed then."""
+    Raises RunFailure if there is no checkpoint at the path `resume`, if this plan may not continue from it, if all
+    checkpoints are damaged, if another process runs this run, or if the folder cannot be written."""
     copied = _fetch(plan, folder) if resume is not None else None
     if folder is not None:
         found = _find_in_folder(folder, resume is not None, lock, look)
@@ -161,8 +162,8 @@ def _save_plan(plan: Plan, run_dir: Path) -> None:
 
 
 def _fetch(plan: Plan, folder: Path | None) -> str | None:
-    """Copy the run that is continued to this machine, if `logging.dir` is a URL that has more events of it. Return a
-    notice if it was copied, otherwise None. Raises RunFailure."""
+    """Copy the run that is to be continued to this machine, if `logging.dir` is a URL and the run's events there are
+    more than those here. Return a notice if it was copied, otherwise None. Raises RunFailure."""
     remote = plan.logging.remote
     if remote is None:
         return None
@@ -282,9 +283,9 @@ def _label(plan: Plan, runs: Path) -> str:
 
 
 def _find_in_folder(folder: Path, resumes: bool, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return the checkpoint and the run to continue in `folder`, which the user named. If it has no checkpoint, return
-    a `ResumePoint` without one. Raises RunFailure if the folder has a run that must not be continued (`resumes` is
-    False)."""
+    """Return what to continue in `folder`, which the user named as the folder of the run. If there is no checkpoint in
+    it, the ResumePoint has none. `resumes`: the user asked to continue a run. Without it, raise RunFailure if the
+    folder already has a run."""
     if not resumes:
         if (folder / PLAN).exists() or (folder / CHECKPOINTS).exists():  # wherever its checkpoints are, it has a plan
             raise RunFailure(
