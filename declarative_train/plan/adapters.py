@@ -61,12 +61,12 @@ def weight_of(path: str) -> str:
 def check_adapters(
     recipe: Recipe, settings: Settings, maps: Maps, given: Mapping[str, Adapter] | None = None
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each adapter without a linear map (its selector matches none), and for each weight that
-    cannot be adapted.
+    """Yield a diagnostic for each entry `adapter` that matches no weight of a linear map, and for each weight that
+    cannot be adapted as the recipe says.
 
     `settings`: dict from each parameter to its settings. `maps`: dict from the path of a linear map to the shape of its
-    weight. `given`: dict from the path of a linear map to its adapter in the model; None: the adapters in the recipe
-    are checked.
+    weight. `given`: dict from the path of a linear map to the adapter that it has in the model; None: the adapters in
+    the recipe are checked.
     """
     rules = recipe.model.rules
     adapting = [rule for rule in rules if rule.settings.adapter is not None]

@@ -1,9 +1,9 @@
 """Memory format of images: `training.channels_last`, and the format that its value `auto` chooses for a device.
 
 On the CPU, `auto` follows measurements (docs/performance.md): operations after a convolution are faster with channels
-last, except group norms. On GPUs, convolutions in half precision always compute with channels last. In a model with the
-default format, their inputs and outputs are copied to the other format. In a model with channels last, the same is true
-of norms whose kernels need the default format. `auto` chooses the format that copies fewer elements.
+last, except group norms. On GPUs, convolutions in half precision always compute with channels last, and norms over
+groups of channels with the default format (channels first). A layer copies its inputs and outputs if the model uses the
+format that the layer does not compute with. `auto` chooses the format for which fewer elements are copied.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ HALF = frozenset({"bf16", "fp16"})
 
 @dataclass(frozen=True, slots=True)
 class ReorderedElements:
-    """Numbers of elements per sample that are copied to the other memory format, counted over inputs and outputs.
+    """How many elements per sample a layer copies, or all layers of a graph, because they compute with another memory
+    format than the model uses. Elements of inputs and of outputs count.
 
-    `by_convolutions`: for convolutions, if the model uses the default format. `by_norms`: for norms that need the
-    default format, if the model uses channels last. `is_slower`: the model has group norms, which are slower with
+    `by_convolutions`: copied by convolutions if the model uses the default format. `by_norms`: copied by norms over
+    groups of channels if the model uses channels last. `is_slower`: there is a group norm, which is slower with
     channels last.
     """
 
@@ -50,13 +51,13 @@ class ReorderedElements:
 
 
 def count_reordered(graph: Graph) -> ReorderedElements:
-    """Count the elements that the nodes of a graph copy to the other memory format, as a sum over its nodes."""
+    """Return how many elements per sample all nodes of a graph together copy into another memory format."""
     return sum(count_reordered_by_node(graph).values(), ReorderedElements())
 
 
 def count_reordered_by_node(graph: Graph) -> dict[str, ReorderedElements]:
-    """Count, for each node of a graph, the elements that it would copy to the other memory format: in a model with the
-    default format, and in one with channels last. Return a dict from the node's name to the counts."""
+    """Return a dict from each node of a graph to how many elements per sample it would copy into another memory format:
+    in a model with the default format, and in one with channels last."""
     specs, found = graph.specs(), {}
     for node in graph.nodes:
         called = graph.node(str(node.target)) if node.kind == "reuse" else node
@@ -86,8 +87,9 @@ def _count_elements(node: Node, read: list[TensorSpec]) -> int:
 @dataclass(frozen=True, slots=True)
 class ImageLayout:
     """Properties of a run that decide the memory format of its images. `word`: the recipe's `channels_last` (true,
-    false or auto). `reordered`: how many elements per sample the model copies between the formats, with either choice.
-    `precision`: precision of the computation. `has_plugins`: whether the recipe has plugins."""
+    false or auto). `reordered`: how many elements the layers of the model copy, for each of the two formats.
+    `precision`: precision of the computation. `has_plugins`: the recipe has plugins, whose code may need the default
+    format."""
 
     word: Word
     reordered: ReorderedElements
@@ -120,8 +122,8 @@ class ImageLayout:
         return True, f"convolutions in {self.precision} compute with it, without reordering"
 
     def count_in(self, node: ReorderedElements, *, is_last: bool) -> int:
-        """Return the number of elements per sample that a GPU copies to the other format in the forward of one node.
-        `node`: the numbers of this node. `is_last`: the model uses channels last."""
+        """Return how many elements per sample one node copies into another memory format, in its forward on a GPU.
+        `node`: the counts of this node for either format. `is_last`: the model uses channels last."""
         if not self.has_convolutions:
             return 0
         if is_last:
@@ -143,8 +145,8 @@ def uses_channels_last(plan: Plan, device: str) -> bool:
 
 
 def describe_layout(plan: Plan) -> str | None:
-    """Describe the memory format, and its reason, for each device that the ranks may have. Return None for a model
-    without convolutions over images."""
+    """Return as text which memory format is used and why, for each device that the ranks may have. Return None for a
+    model without convolutions over images."""
     images, layout = image_layout(plan), plan.layout
     if not images.has_convolutions:
         return None

@@ -274,8 +274,9 @@ def read_manifest(path: str, read: Callable[[str], bytes], sizes: Callable[[str]
     sizes.
 
     `read`: function from the path of a file to its content. `sizes`: function from a folder to a dict from file to
-    size. In the result, `files` also has the entries of the files that `lists` names. Raises BadCheckpointError if the
-    checkpoint is unfinished or damaged, and the errors of `read` and `sizes` except FileNotFoundError.
+    size. If the manifest names further lists of files (key `lists`), their entries are added to its key `files`. Raises
+    BadCheckpointError if the checkpoint is unfinished or damaged, and the errors of `read` and `sizes` except
+    FileNotFoundError.
     """
     try:
         content = read(f"{path}/{MANIFEST}")

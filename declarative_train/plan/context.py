@@ -34,7 +34,7 @@ def divide_positions(
     if not length or length % (2 * size):
         reason = f"sequences of {length} positions do not divide into {2 * size} chunks, two for each rank"
     if not reason:
-        reason = find_mixing(graph, length, recipe.plugins) or next(_find_whole(lowered, length), "")
+        reason = find_mixing(graph, length, recipe.plugins) or next(_find_reasons(lowered, length), "")
     if reason:
         return None, [positions_not_divided(recipe.span("parallelism.context"), reason)]
     edges = [*(term.edges for term in lowered.terms), *(measure.edges for measure in lowered.measures)]
@@ -46,8 +46,8 @@ def divide_positions(
     return replace(layout, context=ContextPlan(length, names, recipe.mode.context.keys)), []
 
 
-def _find_whole(lowered: Lowered, length: int) -> Iterator[str]:
-    """Yield reasons, in words, why a loss or metric needs all `length` positions of a sequence on one rank."""
+def _find_reasons(lowered: Lowered, length: int) -> Iterator[str]:
+    """Yield a reason, in words, for each loss or metric that needs all `length` positions of a sequence on one rank."""
     for term in lowered.terms:
         is_own = term.component.per_item and term.component.type in LOSSES
         class_dim = getattr(term.component, "class_dim", -1)

@@ -18,8 +18,8 @@ _STANDARD_INPUT = "<stdin>"
 
 
 def recipe_files(recipe: Recipe) -> tuple[FileRecord, ...]:
-    """Return a record of each file that the recipe consists of: the recipe, the files that it extends, `--with` files,
-    and plugins. Blocks that come with dtrain are left out."""
+    """Return the path, size and hash of each file that the recipe consists of: the recipe, the files that it extends,
+    `--with` files, and plugins. Blocks that come with dtrain are left out."""
     found = {
         _absolute(file.path): FileRecord(_absolute(file.path), len(file.text.encode()), file.sha256)
         for file in recipe.document.files

@@ -226,7 +226,7 @@ def _root_mean_square(columns: np.ndarray) -> np.ndarray:
 
 
 def as_in_the_file(field: FieldSpec, values: np.ndarray) -> np.ndarray:
-    """Return the values of a field in the unit of its columns, without `scale` and `normalize`."""
+    """Return the values of a field in the unit of its columns: undo `scale` and `normalize`."""
     unit = FIELDS.read(field.component).unit(field.statistics)
     return values if unit is None else values * np.asarray(unit.multiply) + np.asarray(unit.add)
 
@@ -234,8 +234,8 @@ def as_in_the_file(field: FieldSpec, values: np.ndarray) -> np.ndarray:
 def _is_row_index(name: str, values: np.ndarray) -> bool:
     """Return whether a column only numbers the rows: its values are whole numbers that increase from row to row.
 
-    If the name of the column is not that of an id, there must be many rows, and at most half of the numbers may be
-    missing (rows of other sets).
+    If the name of the column is not that of an id, there must also be many rows, and the rows must have at least half
+    of the numbers from the first to the last. (Rows of other sets have the rest.)
     """
     whole = np.rint(values)
     if len(whole) < 3 or np.abs(values - whole).max() > 0.01 or (np.diff(whole) < 1).any():

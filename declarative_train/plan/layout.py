@@ -13,8 +13,8 @@ from declarative_train.graph.cuts import Cuts
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """Rank of a run. `local_rank`: its number on its node. `device`: index of its device on the node. `coordinates`:
-    its index along each axis of the mesh. `stages`: the pipeline stages that it computes."""
+    """Rank of a run. `local_rank`: index of the rank on its node. `device`: index of its device on the node.
+    `coordinates`: its index along each axis of the mesh. `stages`: indices of the pipeline stages that it computes."""
 
     rank: int
     node: int
@@ -81,14 +81,14 @@ class PipelinePlan:
 
 @dataclass(frozen=True, slots=True)
 class ShardingPlan:
-    """Groups of parameters that fsdp gathers together: one for each unit (a block), one for the nodes `first` before
-    all units, one for the nodes `last` after all units, and one for all other parameters. `shared`: nodes in the last
-    of these groups that are used in several places.
+    """Groups of parameters that fsdp gathers together. There is one group for each unit (a block), one for the nodes
+    `first` before all units, one for the nodes `last` after all units, and one for all other parameters. `shared`:
+    nodes of the group for all other parameters that are used in several places.
 
     `reshard`: treatment of gathered parameters after the forward. True: they are freed until the backward. False: they
-    stay gathered. A number: they stay as shards over that many neighbouring ranks. The last two groups always stay
-    gathered. `keeps_gradients`: each rank sums whole gradients over the microbatches of a step, and they are reduced
-    once; otherwise they are reduced after each microbatch.
+    stay gathered. A number: they stay as shards over that many neighbouring ranks. The groups of `last` and of all
+    other parameters always stay gathered. `keeps_gradients`: each rank sums whole gradients over the microbatches of a
+    step, and they are reduced once; otherwise they are reduced after each microbatch.
     """
 
     reshard: bool | int = True

@@ -88,11 +88,12 @@ def _library_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
 
 
 def _heads(lowered: Lowered) -> dict[str, HeadKind]:
-    """Find the outputs of the model that losses read as scores of many classes. Return a dict from output to how the
-    linear layer that computes it may be divided.
+    """Return a dict from each output of the model that a loss reads as scores of many classes to a word. The word says
+    how the scores are computed if `tensor` divides the linear layer that ends in this output.
 
-    `vocabulary`: each rank computes the scores of its own classes; only one loss reads them, and this loss can be
-    computed in such parts. `gathered`: all scores are gathered on each rank.
+    `vocabulary`: each rank computes the scores of its own classes, and the loss of these. Only one loss and no metric
+    reads the scores, and the loss can be computed in such parts. `gathered`: each rank gathers the scores of all
+    classes.
     """
     found: dict[str, HeadKind] = {}
     losses = [term for term in lowered.terms if term.edges.input in lowered.graph.outputs]

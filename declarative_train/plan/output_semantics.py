@@ -51,9 +51,9 @@ class Meaning:
     field        field that the values of the target come from, if they are only reordered or reshaped; else None
     classes      names of the classes, if `kind` is `class`, or if it is `yes_no` and the target has two named classes
     class_axis   for the kind `class`: dimension of the output of one sample that holds the scores
-    columns      columns of the table in one row of the target; except for the kind `class`, only if each element of
-                 the output has its own column
-    unit         for numbers: conversion to the values in the columns
+    columns      columns of the table from which one row of the target is made. For other kinds than `class`, they are
+                 given only if each element of the output has its own column
+    unit         for numbers: conversion of the output to the unit of the columns
     items        shape of the answers for one sample: () for one answer
     ignored      for the kind `class`: target value that does not count (`ignore_index`)
     """
@@ -128,8 +128,8 @@ def _spec(graph: Graph, name: str) -> TensorSpec:
 
 
 def _field_of(graph: Graph, name: str) -> tuple[str | None, bool]:
-    """Return the field that a batch entry is computed from, and whether its values were moved or cut out. Return (None,
-    False) if the entry is computed from several fields, or its values are not those of a field."""
+    """Return the field whose values a batch entry has, and whether the expression reorders them or takes only some of
+    them. Return (None, False) if the entry is computed from several fields, or has other values than its field."""
     found = _read(graph, graph.outputs.get(name, name))
     return found if found is not None else (None, False)
 
@@ -144,7 +144,7 @@ def _read(graph: Graph, edge: Edge) -> tuple[str, bool] | None:
     if None in names:
         return None
     found = _read(graph, node.inputs[str(names.pop())])
-    return None if found is None or root is None else (found[0], found[1] or not _in_place(root))
+    return None if found is None or root is None else (found[0], found[1] or not _keeps_order(root))
 
 
 def _single_reference(term: Term) -> str | None:
@@ -157,12 +157,12 @@ def _single_reference(term: Term) -> str | None:
     return None
 
 
-def _in_place(term: Term) -> bool:
-    """Return whether an expression returns the elements of its tensor in the same order. Its dtype may differ, and
-    dimensions may be added, removed or flattened."""
+def _keeps_order(term: Term) -> bool:
+    """Return whether an expression keeps the elements of its tensor in their order. It may change the dtype, and add,
+    remove or flatten dimensions."""
     kept = {"float", "int", "pos", "squeeze", "unsqueeze", "flatten"}
     return isinstance(term, Reference) or (
-        isinstance(term, Operation) and term.name in kept and all(_in_place(each) for each in term.operands)
+        isinstance(term, Operation) and term.name in kept and all(_keeps_order(each) for each in term.operands)
     )
 
 
@@ -183,11 +183,11 @@ def classes_of(plan: Plan, field: FieldSpec) -> tuple[str, ...] | None:
 
 
 def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
-    """Return the names of the classes of a field, by class number; None for a field without classes.
+    """Return the names of the classes of a category field, by class number; None for other fields.
 
     The names are the words or numbers of the field's vocabulary, and "unknown" for all other values. Without a
-    vocabulary, they are the class numbers. `is_bool`: two classes without a vocabulary and without `num_classes` come
-    from a column of booleans, and are named "false" and "true".
+    vocabulary, they are the class numbers. `is_bool`: the column contains booleans. Without a vocabulary and without
+    `num_classes`, two classes are then named "false" and "true".
     """
     size = field.tensor.shape[-1] if field.component.get("one_hot") else field.tensor.num_values
     if field.component.get("type") != "category" or size is None:
@@ -206,8 +206,8 @@ def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
 
 
 def _parts(field: FieldSpec | None, size: int) -> tuple[str, ...]:
-    """Return the names of `size` classes, if the target has one value for each class. They are the names of the field's
-    columns if there are as many columns, otherwise the numbers from 0."""
+    """Return the names of `size` classes for a target that has one value for each class (such as a distribution). They
+    are the names of the field's columns if there are as many columns, otherwise the numbers from 0."""
     return field.columns if field is not None and len(field.columns) == size else _numbers(size)
 
 

@@ -39,8 +39,8 @@ class MemoryPlan:
     `gathered`: parameters that fsdp gathered. `activations`: tensors that are kept for the backward. `loss`: tensors of
     the loss. `data`: the batch. `held`: the training set, if it is kept on the device.
 
-    `is_traced`: the bytes come from a trace of the engine's step on tensors without memory (`planner/footprint`).
-    Otherwise they were computed from the trace of this model on one device.
+    `is_traced`: the bytes come from a trace of this plan's step on tensors without memory (`planner/footprint`).
+    Otherwise they were computed from shapes (`planner/estimate/memory.py`).
     """
 
     name: str

@@ -35,13 +35,14 @@ class Recomputation:
         return Recomputation(policy, every, section.keep if policy == "selective" else ())
 
     def units(self, units: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of `units` (paths of the model's blocks) that are recomputed. `every` counts the blocks of the
-        whole model, not of a pipeline stage, so that the result is the same on every layout."""
+        """Return the blocks that are recomputed. `units`: paths of all blocks of the model. If the recipe sets `every:
+        n`, every n-th block of the whole model is recomputed, not of each pipeline stage, so that the result is the
+        same on every layout."""
         return () if self.policy == "none" else units[:: self.every]
 
     def part_of(self, node: Node, units: Collection[str]) -> float:
-        """Return the share (0 to 1) of a node's forward that is computed again. `units`: the recomputed blocks, as
-        returned by the method `units`. For the policy `selective`, the share is an estimate."""
+        """Return the share (0 to 1) of a node's forward that is computed again. `units`: paths of the blocks that are
+        recomputed. For the policy `selective`, the share is an estimate."""
         if self.policy == "all":
             return float(node.kind in ("layer", "block"))
         if node.name not in units:

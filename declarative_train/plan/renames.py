@@ -127,8 +127,8 @@ def find_bad_rename(rename: Mapping[str, str | None]) -> tuple[str, str | None] 
 
 class _Renaming(NamedTuple):
     """Effect of `rename` on one tensor. `new`: its new name; None if the tensor is dropped. `keys`: the entries that
-    matched its name. `words`: for each of these entries that joins tensors, the key, and the position in its braces of
-    the word in this name (1 for `key` in `{query,key,value}`)."""
+    matched its name. `words`: pairs (key, index), one for each of these entries that joins tensors. The index says
+    which word in the braces of the key is in this tensor's name (1 for `key` in `{query,key,value}`)."""
 
     new: str | None
     keys: tuple[str, ...]

@@ -56,7 +56,7 @@ def inherit_fields(recipe: Recipe, *, offline: bool = False) -> tuple[dict[str, 
             continue
         names = fields_of(recipe, weights)
         if not kept.fields:
-            if any(_counts(recipe, name) for name in names):
+            if any(_has_statistics(recipe, name) for name in names):
                 diagnostics.append(weights_without_statistics(weights.span, format_path(weights.path)))
             continue
         origin = f"{format_path(weights.path)} step {kept.step}"
@@ -71,17 +71,17 @@ def inherit_fields(recipe: Recipe, *, offline: bool = False) -> tuple[dict[str, 
     return found, diagnostics
 
 
-def _counts(recipe: Recipe, name: str) -> bool:
-    """Return whether a field has statistics that would be computed from the training rows."""
+def _has_statistics(recipe: Recipe, name: str) -> bool:
+    """Return whether a field of the recipe has statistics that are computed from the training rows."""
     field = recipe.data.fields.get(name)
     return field is not None and (field.type != "tensor" or getattr(field, "normalize", None) is not None)
 
 
 def _read_checkpoint_fields(path: str, offline: bool) -> _CheckpointFields | None:
-    """Return the fields in the checkpoint at `path`; it has none if there is no plan in it. Raises ValueError if the
-    plan in it was changed.
+    """Return the fields in the plan of the checkpoint at `path`, or no fields if the checkpoint has no plan. Raises
+    ValueError if the plan was changed after it was written.
 
-    Return None if there is no usable checkpoint, or if `offline` is true and it is on another machine.
+    Return None if there is no usable checkpoint, or if `offline` is true and the checkpoint is on another machine.
     """
     local = local_path(path)
     if os.path.splitext(path)[1] or (local is None and offline) or (local is not None and not os.path.isdir(local)):
@@ -96,8 +96,9 @@ def _read_checkpoint_fields(path: str, offline: bool) -> _CheckpointFields | Non
 
 
 def _fields(folder: str, manifest: Mapping[str, Any], read: Read) -> Mapping[str, FieldSpec]:
-    """Return the fields in the plan of a checkpoint, by name; {} if it has no plan. `manifest`, `read`: as in
-    `FoundCheckpoint`. Raises ValueError if the plan was changed after it was written."""
+    """Return the fields in the plan of a checkpoint, by name; {} if the checkpoint has no plan. `manifest`: content of
+    the checkpoint's manifest. `read`: function from the path of a file to its content. Raises ValueError if the plan
+    was changed after it was written."""
     record = manifest["files"].get(PLAN)
     if record is None:
         return {}
@@ -118,9 +119,9 @@ def _fields_in(plan: Mapping[str, Any]) -> Mapping[str, FieldSpec]:
 def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
     """Return the fields that the loaded weights were trained with, and whose statistics must therefore stay the same.
 
-    For the weights of the whole model, these are all fields. For the weights of one node, they are the fields that its
-    inputs are computed from. The targets of a loss on its output are added, unless a node with other parameters lies
-    between them.
+    For weights of the whole model, these are all fields. For weights of one node, these are the fields that the node's
+    inputs are computed from. If a loss reads the node's output directly, or through nodes without parameters, the
+    fields of the loss's target are added.
     """
     if not weights.node:
         return tuple(recipe.data.fields)

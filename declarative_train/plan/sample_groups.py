@@ -31,10 +31,10 @@ from declarative_train.recipe.recipe import Recipe
 class Mixer:
     """Node or loss that computes with several samples at once.
 
-    `over`: its groups of samples, as in the recipe (`8 samples`, `microbatch`). `span`: place of `over`, or of the node
-    or loss if the recipe does not set `over`. `in_model`: it is a node, not a loss; in mode `dp`, a node sees only the
-    samples of its model copy, a loss those of all copies. `values`: number of values of each sample in one statistic; 0
-    for a loss.
+    `over`: which samples it computes with, as in the recipe (`8 samples`, `microbatch`). `span`: place of `over`, or of
+    the node or loss if the recipe does not set `over`. `in_model`: it is a node, not a loss; in mode `dp`, a node sees
+    only the samples of its model copy, a loss those of all copies. `values`: for a node, how many values one sample
+    adds to each mean; 0 for a loss.
     """
 
     name: str
@@ -100,7 +100,8 @@ def fits(size: int, batch: BatchSpec) -> bool:
 
 
 def _nearest(size: int, batch: BatchSpec) -> list[int]:
-    """Return the next smaller and the next larger group size that fit the batch, if they exist."""
+    """Return the next smaller and the next larger number of samples that `fits` accepts as the size of a group, if they
+    exist."""
     most = batch.microbatch_size * batch.data_parallel_size
     ranks = [n for n in range(1, batch.data_parallel_size + 1) if batch.data_parallel_size % n == 0]
     rows = [n for n in range(1, batch.microbatch_size + 1) if batch.microbatch_size % n == 0]

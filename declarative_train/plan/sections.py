@@ -50,8 +50,8 @@ def plan_objective(
     terms: Iterable[Term], measures: Iterable[Measure], sources: Mapping[str, str], units: Mapping[str, UnitPlan]
 ) -> ObjectivePlan:
     """Return the plan of losses (`terms`) and metrics (`measures`). `sources`: dict from the name of a tensor in the
-    recipe to its name in the batch or among the outputs of the model. `units`: dict from metric to conversion of its
-    values."""
+    recipe to its name in the batch or among the outputs of the model. `units`: dict from a metric's name to the
+    conversion of its values to the unit of the target's columns."""
 
     def source(name: str | None) -> str | None:
         return None if name is None else sources[name]

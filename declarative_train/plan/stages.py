@@ -50,7 +50,7 @@ class PlacementInput:
 def pipeline_of(
     site: PlacementInput, pipeline: PipelineAxis, layout: LayoutPlan
 ) -> tuple[PipelinePlan | None, list[Diagnostic]]:
-    """Return the stages and the schedule of the pipeline, and diagnostics. The first is None if the model cannot be
+    """Return a PipelinePlan (the stages and the schedule), and diagnostics. The plan is None if the model cannot be
     cut."""
     opened = open_blocks(site.lowered.graph, site.lowered.units)
     stages, diagnostics = stages_of(site, pipeline, opened)
@@ -231,8 +231,8 @@ def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
 
 
 def _value_of_node(parameter: str, place: Mapping[str, P]) -> P:
-    """Return the value in `place` for the node that contains a parameter. `place`: dict from the path of a node to any
-    value."""
+    """Return the entry of the dict `place` for the node that contains a parameter. The keys of `place` are paths of
+    nodes; if several begin the parameter's name, the longest one counts."""
     parts = parameter.split(".")
     ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     return next(place[way] for way in ways if way in place)

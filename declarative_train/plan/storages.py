@@ -29,7 +29,8 @@ def storage_of(name: str, found: ParameterSettings, tables: Collection[str]) -> 
 def check_storages(
     recipe: Recipe, settings: Settings, plans: Sequence[ParameterPlan], tables: Collection[str]
 ) -> Iterator[Diagnostic]:
-    """Report `storage` settings that have no effect or cannot be applied. `tables`: as in `storage_of`."""
+    """Report `storage` settings that have no effect or cannot be applied. `tables`: names of the weights that can be
+    stored in fewer bits (those of linear maps and embeddings)."""
     rules = [rule for rule in recipe.model.rules if rule.settings.storage is not None]
     for rule in rules:
         met = [name for name in settings if rule.match(name) is not None]

@@ -88,8 +88,8 @@ def _match(pattern: str, name: str) -> tuple[str, ...] | None:
 
 
 def fill_numbers(pattern: str, copies: Iterable[str]) -> str:
-    """Replace each `*` in a pattern by the number of a copy, in the order of `copies`, and each `{+1}` by this number
-    plus one (torchvision counts the stages of a ResNet from 1)."""
+    """Replace each `*` and each `{+1}` in a pattern by the next number in `copies`. For `{+1}`, one is added to the
+    number (torchvision counts the stages of a ResNet from 1)."""
     left = iter(copies)
     return _PLACE.sub(lambda place: str(int(next(left)) + int(place[1] or 0)), pattern)
 
@@ -108,15 +108,15 @@ def shape_of(parts: Iterable[PartPlan], found: Shapes) -> tuple[int, ...] | None
 
 
 def grow_shape(tensors: TensorMapPlan, name: str, shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Return the expected shape of the parameter `name` in the model, if its tensors in the file form the shape
-    `shape`. It has more rows if tokens were added to the model (`TensorMapPlan.grown`); otherwise it is `shape`."""
+    """Return the shape of the parameter `name` in the model. `shape`: the shape that its tensors in the file have
+    together. The parameter has more rows than the file if tokens were added to the model (`TensorMapPlan.grown`)."""
     before, after = tensors.grown.get(name, (0, 0))
     return (after, *shape[1:]) if shape and shape[0] == before else shape
 
 
 def shape_of_part(part: PartPlan, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that a tensor of the file, of shape `shape`, has as a part of its parameter. Return () if a
-    tensor of this shape cannot be the part."""
+    """Return the shape of the rows that one tensor of a file fills in a parameter. `shape`: shape of the tensor in the
+    file. Return () if a tensor of this shape does not match `part`."""
     if part.count:
         if shape[:1] != (part.count,) or len(shape) < 2:
             return ()
@@ -127,7 +127,7 @@ def shape_of_part(part: PartPlan, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _without_ones(shape: tuple[int, ...], ones: int) -> tuple[int, ...]:
     """Return a shape without its first `ones` dimensions, or () if one of these is not of size 1. If `ones` is
-    negative, return the shape with so many dimensions of size 1 in front."""
+    negative, return the shape with `-ones` dimensions of size 1 in front."""
     if ones < 0:
         return (1,) * -ones + shape
     return shape[ones:] if shape[:ones] == (1,) * ones else ()
@@ -213,8 +213,8 @@ def is_selected(selectors: Iterable[str], name: str) -> bool:
 
 
 def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[str, str | None] | None:
-    """Return (problem, hint) if one of `selectors`, those of `exclude`, matches no parameter; else None. `names`: the
-    parameters."""
+    """Return (problem, hint) for the first selector of the key `exclude` that matches no parameter; None if all match.
+    `selectors`: those of `exclude`. `names`: the parameters."""
     idle = next((each for each in selectors if not any(is_selected([each], name) for name in names)), None)
     if idle is None:
         return None
@@ -276,7 +276,7 @@ class ModelTensors(NamedTuple):
 
     @classmethod
     def by(cls, module: nn.Module) -> ModelTensors:
-        """Return the shapes and ties of a module's parameters and buffers."""
+        """Return the shapes of a module's parameters and buffers, and which of them are tied."""
         from declarative_train.components.layers.modules.packed import as_computed
 
         named = as_computed(module)

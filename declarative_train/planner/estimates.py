@@ -106,8 +106,9 @@ def _not_traced(why: str, scale: MemoryScale | None) -> str:
 
 
 def _with_exact_memory(choice: ChoicePlan, memory_bytes: int) -> ChoicePlan:
-    """Return the choice with `memory_bytes`, the memory of the finished plan, in the row of the chosen candidate. The
-    row had an estimate, with an upper bound for the number of microbatches that wait for their backward."""
+    """Return the choice of `auto` with the memory of the finished plan in the row of the chosen candidate. Until then
+    the row has an estimate, because the schedule of a candidate's pipeline is not computed. `memory_bytes`: the memory
+    of the plan."""
     taken = (replace(each, memory_bytes=memory_bytes) if each.verdict == TAKEN else each for each in choice.candidates)
     return replace(choice, candidates=tuple(taken))
 

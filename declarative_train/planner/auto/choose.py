@@ -109,9 +109,9 @@ def _apply_trace(verdict: LayoutVerdict, known: Mapping[str, int], target: Targe
 def _may_fit(
     verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> Callable[[LayoutVerdict], bool]:
-    """Return a function from a verdict to a bool: whether the candidate may fit on the device if its estimate is
-    wrong. The allowed error is smaller for candidates that are similar to a traced one. `verdicts`: the verdicts on
-    all candidates, from estimates alone. `known`: name of a traced candidate -> its memory in bytes."""
+    """Return a function that says whether a candidate may fit on the device. A traced candidate must fit. The estimate
+    of another one may be too high by a factor, which is smaller if a similar candidate was traced. `verdicts`: the
+    verdicts on all candidates, from estimates alone. `known`: name of a traced candidate -> its memory in bytes."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for each in verdicts:
         kind, number = _kind(each)
@@ -144,12 +144,13 @@ def _find_doubtful(
 ) -> LayoutVerdict | None:
     """Return the verdict on the candidate to trace before a mode is chosen, or None if no trace is needed.
 
-    If no candidate may fit, it is the smallest one that is not yet traced. Otherwise it is the fastest promising one,
-    if its estimate exceeds the memory. Otherwise it is the one with the shortest time, if it is not yet traced and a
-    simpler candidate would be chosen without it.
+    If `promising` is empty, return the smallest candidate that is not traced. If the fastest promising candidate does
+    not fit by its estimate, return this one. If a simpler candidate is about as fast as the fastest one, and would be
+    chosen instead, return the fastest one, unless it is traced.
 
     `promising`: the candidates that may fit. `possible`: all candidates without an error. `known`: name of a traced
-    candidate -> its memory in bytes."""
+    candidate -> its memory in bytes.
+    """
     if not promising:
         left = [each for each in possible if each.candidate.words not in known and target.holds(each.least_bytes)]
         return _smallest(left) if left else None
@@ -168,9 +169,9 @@ def _seconds(each: LayoutVerdict) -> float:
 
 
 def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iterator[str]:
-    """Yield the names of candidates that were not traced although they may fit and be faster than `best`, the fastest
-    first. By their estimates these candidates do not fit. `may_fit`: the candidates that may fit, given the possible
-    error of their estimates."""
+    """Yield the names of the candidates that are too large by their estimates and would be faster than `best`, the
+    fastest first. They were not traced. `may_fit`: the candidates that may fit, because estimates of memory can be too
+    high."""
     if best.step_s is None:
         return
     for each in sorted(may_fit, key=_seconds):

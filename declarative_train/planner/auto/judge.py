@@ -51,9 +51,10 @@ class LayoutVerdict:
 
     refusal        the error that `dtrain lint` would report for this mode; then the other fields keep their defaults
     memory_bytes   memory of a step
-    least_bytes    the part of this memory that every step needs
+    least_bytes    the part of this memory for parameters, gradients and optimizer state, which is known without a trace
     step_s         seconds of a step, None if unknown
-    is_least       `step_s` is only a lower bound"""
+    is_least       `step_s` is only a lower bound
+    """
 
     candidate: Candidate
     refusal: Diagnostic | None = None
@@ -155,8 +156,8 @@ class Judge:
         return LayoutVerdict(candidate, None, needed, step_s, fits, least, is_least)
 
     def _model_of_rank(self, recipe: Recipe, batch: BatchSpec) -> ModelFacts | None:
-        """Return facts about the part of the model that one rank of the axes `tensor`, `context` and `expert`
-        computes. Return None if these axes divide nothing, or if the division is an error."""
+        """Return facts about the part of the model that one rank of the axes `tensor`, `context` and `expert` computes.
+        Return None if nothing in the model can be divided over these axes, or if lint rejects the division."""
         mesh = recipe.mode.mesh(recipe.layout.num_gpus)
         assert mesh is not None, "P001 comes first"
         key = tuple(size_of(mesh, name) for name in ("tensor", "context", "expert"))

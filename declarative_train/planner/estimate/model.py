@@ -120,8 +120,8 @@ class ModelFacts:
 
     def with_kernels_of(self, whole: ModelFacts) -> ModelFacts:
         """Return these facts with the kernels of the undivided model `whole`, each divided equally over the ranks of
-        `tensor`. So the divided layers need no trace. A step time computed from these kernels is a lower bound for the
-        real one."""
+        `tensor`, so that no layer need be traced. A step time computed from these kernels is a lower bound for the real
+        one."""
         made = replace(self, _kernels={})
         made._set_kernels({name: divide_kernels(whole.kernels(name), self.num_tensor_ranks) for name in self.nodes})
         return made

@@ -14,7 +14,7 @@ from declarative_train.plan.layout import LayoutPlan, ShardingPlan, WireBytes
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Devices that communicate with each other. There are `size` of them, and the numbers of neighbours differ by
+    """Devices that communicate with each other. There are `size` of them, and the indices of neighbours differ by
     `stride`."""
 
     size: int
@@ -27,7 +27,8 @@ class DevicePart:
 
     stages      for each pipeline stage on the device, the names of its nodes; without a pipeline there is one stage
     in_flight   for each of these stages, the largest number of microbatches that wait for their backward
-    numbers     the number of each of these stages in the pipeline"""
+    numbers     for each of these stages, its index in the pipeline
+    """
 
     name: str
     stages: tuple[tuple[str, ...], ...]
@@ -42,7 +43,7 @@ class DevicePart:
 @dataclass(frozen=True, slots=True)
 class PipelinePlacement:
     """Pipeline of a placement. `schedule`: name of its schedule in the recipe. `wires[i]`: bytes per sample that stage
-    i sends to the next stage, and bytes that it gets back. `stride`: difference between the numbers of consecutive
+    i sends to the next stage, and bytes that it gets back. `stride`: difference between the indices of consecutive
     ranks of a pipeline."""
 
     schedule: str
@@ -82,9 +83,9 @@ class Placement:
         return self.shards.size > 1
 
     def of_experts(self, size: int) -> Placement:
-        """Return the placement of the parameters of experts. Each of `size` ranks has different experts. So fewer
-        devices have the same parameters: `shards` is smaller by the factor `size` or, without sharding, `replicas` is.
-        """
+        """Return the placement of the parameters of experts. Each of `size` ranks has different experts, so fewer
+        devices have the same parameters. `shards` (or `replicas`, if parameters are not sharded) is smaller by the
+        factor `size`."""
         if self.sharding is not None:
             return replace(self, shards=DeviceGroup(self.shards.size // size, self.shards.stride * size))
         return replace(self, replicas=DeviceGroup(self.replicas.size // size, self.replicas.stride * size))
@@ -146,8 +147,8 @@ def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
 def candidate_parts(
     stages: Sequence[tuple[str, ...]], held: Sequence[tuple[int, ...]], schedule: str, num_microbatches: int
 ) -> tuple[DevicePart, ...]:
-    """Return the part of the model on each rank of a pipeline, without computing its whole schedule. `stages`: names
-    of the nodes in each stage. `held[rank]`: numbers of the stages on a rank."""
+    """Return the part of the model on each rank of a pipeline, without computing its whole schedule. `stages`: names of
+    the nodes in each stage. `held[rank]`: indices of the stages on a rank."""
     row = PIPELINE_SCHEDULES[schedule]
     return tuple(
         DevicePart(

@@ -111,8 +111,9 @@ class _Divider:
     def divide(
         self, graph: Graph, prefix: str, inputs: Mapping[str, TensorSpec]
     ) -> tuple[Graph, dict[str, TensorSpec]]:
-        """Return the graph with the rank's sizes, and a dict from name to spec for its divided outputs. `prefix`: path
-        of the graph with a dot at the end, or "". `inputs`: specs of its divided inputs."""
+        """Return the graph with the tensor sizes that one rank has. Also return a dict from the name of each output of
+        the graph that ranks divide to its spec on one rank. `prefix`: path of the graph with a dot at the end, or "".
+        `inputs`: the same dict for the graph's inputs."""
         known: dict[Edge, TensorSpec] = graph.specs()
         divided: dict[Edge, TensorSpec] = dict(inputs)
         nodes = []
@@ -127,8 +128,9 @@ class _Divider:
     def _divide_node(
         self, node: Node, path: str, given: Mapping[str, TensorSpec], known: Mapping[Edge, TensorSpec]
     ) -> tuple[Node, dict[str, TensorSpec]]:
-        """Return the node with the rank's sizes, and a dict from name to spec for its divided outputs. `given`: specs
-        of its divided inputs. `known`: specs of all edges of the graph, with undivided sizes."""
+        """Return the node with the tensor sizes that one rank has. Also return a dict from the name of each output that
+        ranks divide to its spec on one rank. `given`: the same dict for the node's inputs. `known`: specs of all edges
+        of the graph, with undivided sizes."""
         if node.graph is not None:
             graph, outputs = self.divide(node.graph, f"{path}.", given)
             return replace(node, graph=graph, outputs={**node.outputs, **outputs}), outputs

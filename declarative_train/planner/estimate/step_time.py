@@ -70,9 +70,9 @@ class StepTime:
 
 
 def interval(step_s: float, machine: Machine) -> tuple[float, float]:
-    """Return (low, high) in seconds: about 90 of 100 measured steps are between them if `step_s` is the predicted
-    time. The width comes from errors of earlier predictions: of published step times to which the constants were not
-    fitted, or of the steps of a calibration."""
+    """Return the range (low, high) in seconds that contains about 90 of 100 measured steps if `step_s` is the predicted
+    time. Its width is the error of earlier predictions: of published step times to which the constants were not fitted
+    or, with a calibration, of the steps measured for it."""
     return step_s * exp(-machine.constants.error), step_s * exp(machine.constants.error)
 
 

@@ -24,7 +24,8 @@ FEW = 3  # copies: the first, one in the middle, the last
 
 
 class UnevenError(Exception):
-    """Error: two traces cannot be matched, because the longer one is not the shorter one with one more copy."""
+    """Error: the traces of two chains of blocks cannot be matched, because the trace of the longer chain has other
+    operations than the shorter one has, besides those of the additional block."""
 
 
 Passes = tuple[tuple[str, ...], ...]
@@ -35,8 +36,9 @@ class MemoryTrace:
     """Live memory during a step.
 
     passes   for each pass (casts, forward, backward, ...), the names of its operations
-    bytes    array (operations, kinds) of the live bytes after each operation
-    merged   like `passes`, but consecutive passes of the same type are one"""
+    bytes    array (operations, classes of memory) of the live bytes after each operation
+    merged   like `passes`, but consecutive passes of the same type are one
+    """
 
     passes: Passes
     bytes: Any
@@ -57,9 +59,9 @@ def memory_trace(live: LiveBytes) -> MemoryTrace:
 
 
 def extrapolate(base: MemoryTrace, longer: Sequence[MemoryTrace], copies: Sequence[int]) -> Any:
-    """Return the live bytes of a step with more copies of blocks, as a float array (operations, kinds). `base`: trace
-    with `FEW` copies in each chain. `longer[i]`: trace with one more copy in chain i. `copies[i]`: the wanted number
-    of copies in chain i. Raises UnevenError."""
+    """Return the live bytes of a step with more copies of blocks, as a float array (operations, classes of memory).
+    `base`: trace with `FEW` copies in each chain. `longer[i]`: trace with one more copy in chain i. `copies[i]`: the
+    wanted number of copies in chain i. Raises UnevenError."""
     found = base.bytes.astype(np.float64)
     for course, number in zip(longer, copies, strict=True):
         found = found + (number - FEW) * _growth(base, course)
@@ -67,8 +69,8 @@ def extrapolate(base: MemoryTrace, longer: Sequence[MemoryTrace], copies: Sequen
 
 
 def _growth(base: MemoryTrace, longer: MemoryTrace) -> Any:
-    """Return an array (operations, kinds) of the bytes that one more copy adds at each moment of `base`. If a moment
-    can be matched from the beginning and from the end of its pass, the larger difference counts."""
+    """Return an array (operations, classes of memory) of the bytes that one more copy adds at each moment of `base`. If
+    a moment can be matched both from the beginning and from the end of its pass, the larger difference counts."""
     try:
         return _growth_by_pass(base.passes, longer.passes, base, longer)
     except UnevenError:  # in a split backward a copy may have passes of its own

@@ -44,8 +44,8 @@ class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     a scalar that is read        1, so that every step counts as finite
     sizes of a split             equal, if they are values of a tensor (the number of tokens for each expert)
     workspace of oneDNN's lstm   of the size that it has on the CPU; with fake tensors it would be empty
-    grouped products             as in `EmptyGroupedProducts`, for formats other than bfloat16; a second mode for them
-                                 would take more time"""
+    grouped products             empty tensors of the right shape, for dtypes other than bfloat16, which torch rejects
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _SCALAR and hasattr(args[0], "fake_mode"):

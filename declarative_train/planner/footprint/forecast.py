@@ -152,7 +152,8 @@ def _trace_whole(small: Plan, is_begun: bool, places: Sequence[int], is_split: b
 
 
 def _all_calls(small: Plan) -> int:
-    """Return the number of layer calls in all traces of a plan, or 0 if it is too large, so that nothing is traced."""
+    """Return how many calls of layers all traces of a plan have together. Return 0 if there are too many, in which case
+    nothing is traced."""
     every = [(each, _long_runs(each)) for each in _fewer_microbatches(small) or [small]]
     number = sum(_calls(plan, runs) * (1 + len(runs)) for plan, runs in every)
     return number if number <= MOST_CALLS * len(every) else 0
@@ -213,9 +214,9 @@ def _row(plan: Plan, small: Plan, place: int, moments: Any) -> MemoryPlan:
 
 
 def _moments(plan: Plan, runs: list[CopyChain], rank: int, is_begun: bool, is_split: bool) -> Any:
-    """Return the live bytes at each moment of a step of rank `rank`, as a float array (operations, kinds). They are
-    traced with short chains and extrapolated. `runs`: the chains of copies to shorten. `is_begun`: gradients exist
-    from the beginning of the step. `is_split`: the traces run in child processes."""
+    """Return the live bytes at each moment of a step of rank `rank`, as a float array (operations, classes of memory).
+    They are traced with short chains of blocks and extrapolated. `runs`: the chains of copies to shorten. `is_begun`:
+    gradients exist from the beginning of the step. `is_split`: the traces run in child processes."""
     with _one_thread():
         if not runs:
             return _memory_trace(plan, rank, is_begun).bytes.astype(float)
@@ -276,8 +277,8 @@ def _are_chunks_alike(layout: LayoutPlan) -> bool:
 
 
 def _few(plan: Plan, runs: list[CopyChain]) -> list[int]:
-    """Return the number of copies to trace for each chain in `runs`. If one of every n blocks is recomputed, n
-    consecutive blocks count as one copy, because single blocks differ."""
+    """Return how many copies to trace of each chain in `runs`. If one of every n blocks is recomputed, n consecutive
+    blocks count as one copy, because a recomputed block needs other memory than one that is not."""
     alike = plan.training.recomputation.every
     return [FEW * alike + len(run.paths) % alike for run in runs]
 

@@ -48,13 +48,16 @@ class Storage:
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counter of live bytes, active within its `with` block.
+    """Counter of live bytes, active within its `with` block. The class of a storage is an index in CLASSES (parameters,
+    ...).
 
-    phase            the class of new storages
+    phase            the class of storages that are created from now on
     changes          pairs (storage, change in bytes), in order of time
-    operations       for each operation that changed something, a tuple (name, length of `changes` after it, pass)
-    between          the pass of operations outside of autograd; others have ("backward", number of the backward)
-    copies_reduced   also count the copy that gloo makes of a tensor before it reduces it"""
+    operations       for each operation that changed something, a tuple (name, length of `changes` after it, pass).
+                     A pass is a part of the step such as ("forward", index of the forward) or ("backward", index)
+    between          the pass of operations outside of autograd
+    copies_reduced   also count the copy that gloo makes of a tensor before it reduces it
+    """
 
     def __init__(self, *, copies_reduced: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -68,8 +71,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lock = threading.RLock()
 
     def add(self, tensor: Any) -> Storage | None:
-        """Count the storage of a tensor if it is new, and return its record. Return None for a tensor without storage,
-        such as a meta tensor."""
+        """Count the storage of a tensor if it is new, and return its `Storage`. Return None for a tensor without
+        storage, such as a meta tensor."""
         if hasattr(tensor, "to_local"):
             with torch.no_grad():  # otherwise it makes a view, which is an operation
                 tensor = tensor.to_local()
@@ -131,7 +134,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0].fake_device
         name = func.name()
         if name == _SPLIT:
-            self._find_copy(args[0])
+            self._count_copy(args[0])
         made = func(*args, **(kwargs or {}))
         copy = self._add_copy(args[1]) if self._copies_reduced and name == _REDUCE_SCATTER else None
         for item in tensors_in(made):
@@ -156,9 +159,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         stored.kind = GATHERED
         return copy
 
-    def _find_copy(self, tensor: Any) -> None:
-        """Count a tensor that gloo creates as a copy for a collective. It is not the result of an operation, so
-        nothing else counts it."""
+    def _count_copy(self, tensor: Any) -> None:
+        """Count a tensor that gloo creates as a copy for a collective, with the class GATHERED. The copy is not the
+        result of an operation, so it would be missed otherwise."""
         is_new = id(tensor.untyped_storage()) not in self._stored
         stored = self.add(tensor)
         if is_new and stored is not None:

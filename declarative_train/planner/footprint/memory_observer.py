@@ -87,7 +87,8 @@ class MemoryObserver:
             self._live.claim(gradient, GRADIENTS)
 
     def _set_in_backward(self, phase: int, tensors: Iterable[torch.Tensor]) -> None:
-        """Make `phase` the class of everything that is created after the backward reaches one of these tensors."""
+        """Give the class `phase` to all storages that are created after the backward has computed the gradient of one
+        of these tensors."""
 
         def set_phase(_: torch.Tensor) -> None:
             self._live.phase = phase

@@ -133,8 +133,8 @@ def _candidate(each: CandidatePlan) -> list[str]:
 
 
 def _not_shown(choice: ChoicePlan) -> list[str]:
-    """Return one line on the number of candidates that the table leaves out, or [] if it has all. For example, the
-    table leaves out candidates that differ from one in the table only in schedule or microbatches."""
+    """Return one line that says how many candidates the table leaves out, or [] if it has all of them. Candidates that
+    differ only in schedule or microbatches have one row together; a long table is cut."""
     possible = sum(each.memory_bytes is not None for each in choice.candidates)
     rest = choice.num_considered - len(choice.candidates) + max(0, possible - _MOST_CANDIDATES)
     return [f"{format_count(rest, 'more candidate')}, slower or too large"] if rest else []

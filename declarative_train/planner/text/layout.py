@@ -37,8 +37,8 @@ def describe_layout(plan: Plan) -> list[str]:
 
 
 def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
-    """Return lines on the settings of sharding that differ from the default. They name parameters that stay gathered
-    and, for a step with several chunks, when gradients are reduced. `num_chunks`: number of forwards in a step."""
+    """Return lines on what happens to gathered parameters until the backward, if it is not the default, and on when
+    gradients are reduced, if a step has several chunks. `num_chunks`: how many forwards a step has."""
     lines = []
     if sharding.reshard is False:
         lines.append("gathered parameters stay until the backward")
@@ -155,7 +155,8 @@ def _pipeline(pipeline: PipelinePlan) -> list[str]:
 
 
 def _describe_shared(pipeline: PipelinePlan) -> list[str]:
-    """Return one line for each group of stages that have copies of the same parameters."""
+    """Return lines that name the parameters of which several pipeline stages have copies, one for each combination of
+    stages."""
     by_stages: dict[tuple[int, ...], list[str]] = {}
     for item in pipeline.shared:
         by_stages.setdefault(item.stages, []).append(item.name)

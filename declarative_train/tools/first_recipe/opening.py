@@ -138,8 +138,8 @@ def _not_empty(path: str, table: Table) -> Table:
 
 
 def _guess_conventions(table: Table) -> dict[str, object]:
-    """Return the keys of the source (decimal sign, words for missing values) without which its numbers would be read as
-    texts."""
+    """Return the keys to set for the source of a table (`decimal`, `missing_values`), because otherwise its numbers
+    would be read as texts."""
     texts = [name for name, column in table.columns.items() if column.dtype == "object"]
     if not texts:
         return {}
@@ -161,8 +161,9 @@ def _guess_conventions(table: Table) -> dict[str, object]:
 
 
 def _reads_as_numbers(counts: Counter[str], number: re.Pattern[str], needs: str = "") -> bool:
-    """Return whether at least half of the values are numbers, plain or in the notation `number`, and at least one of
-    them is in this notation and contains the text `needs`. `counts`: the number of rows of each value."""
+    """Return whether a column of texts seems to contain numbers in the notation `number`. At least half of the rows
+    must have a number, in this notation or with a decimal point. At least one value in this notation must contain the
+    text `needs`. `counts`: how many rows have each value."""
     like = sum(n for word, n in counts.items() if number.fullmatch(word) or _NUMBER.fullmatch(word))
     return like * 2 >= counts.total() and any(number.fullmatch(word) and needs in word for word in counts)
 

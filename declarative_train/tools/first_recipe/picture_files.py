@@ -24,10 +24,10 @@ _GREY = frozenset({"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"})
 
 @dataclass(frozen=True, slots=True)
 class PictureFiles:
-    """Facts about the picture files of a table. `number`: number of all files. `looked_at`: number of files that were
-    read. `sides`: width and height of each file that was read. `modes`: Pillow's modes with their counts. `broken`:
-    files that cannot be decoded, as pairs (place, reason). `mean`, `deviation`: mean and standard deviation of the grey
-    values, from 0 to 1."""
+    """Facts about the picture files of a table. `number`: how many files there are. `looked_at`: how many of them were
+    read. `sides`: width and height of each decoded file. `modes`: how many files have each of Pillow's modes. `broken`:
+    files that cannot be decoded, as pairs (row of the table in words, reason). `mean`, `deviation`: mean and standard
+    deviation of the grey values, from 0 to 1."""
 
     number: int
     looked_at: int
@@ -114,7 +114,7 @@ def _values(table: Table, column: str, rows: Any) -> Iterator[tuple[int, Any]]:
 
 def _header(value: Any, column: Column, field: ImageField) -> tuple[tuple[int, int], str]:
     """Return the size (width, height) of a picture and Pillow's mode, from the header of its file. `value`: the path or
-    the bytes of the file, or the OSError of an attempt to read it, which is raised. Raises OSError and
+    the bytes of the file; if it is an OSError of an earlier read, this error is raised. Raises OSError and
     MissingPackageError."""
     try:
         Image = pillow_image()

@@ -159,9 +159,9 @@ def _shape_of(config: Mapping[str, Any], block: str | None) -> _Shape:
 
 
 def _base_shape(config: Mapping[str, Any], name: str, feeds: bool) -> _Shape:
-    """Return the inputs of a model that is published without an output layer, or with an unknown one. They follow from
-    the name of its main input in its library. `name`: the class of the model, "" if unknown. `feeds`: whether the model
-    has a decoder that also reads the tokens. Raises TargetError."""
+    """Return what a model reads if it is published without an output layer, or with an unknown one. This follows from
+    its main input in transformers (`input_ids` or `pixel_values`). `name`: the class of the model, "" if unknown.
+    `feeds`: whether the model has a decoder that also reads the tokens. Raises TargetError."""
     main = _main_input(config, name)
     if main == "input_ids":
         return _Shape("tokens", "label", head=True, is_decoder_fed=feeds)
@@ -205,9 +205,9 @@ def _node(config: Mapping[str, Any], folder: str, block: str | None, shape: _Sha
 
 
 def _data(config: Mapping[str, Any], shape: _Shape, length: int | None, batch: int) -> tuple[Tree, int | None]:
-    """Return the section `data` with synthetic data for the model of this config, and the number of tokens of a sample,
-    or None. `length`: this number; None: a default. The data have `batch` samples, enough for one step. Samples of
-    tokens overlap, so that few rows are enough. Raises TargetError."""
+    """Return the section `data` with synthetic data for the model of this config, and the number of tokens in a sample
+    (None for a model of pictures). `length`: wanted number of tokens in a sample; None: a default. `batch`: number of
+    samples, enough for one step. Raises TargetError if `length` is more than the model can read."""
     if shape.input == "picture":
         label = {"type": "category", "column": "label", "num_classes": _num_labels(config)}
         side, channels = _side(config), _channels(config)

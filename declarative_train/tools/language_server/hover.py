@@ -95,7 +95,7 @@ def _places(node: YamlNode, path: Path) -> Iterator[tuple[Path, Span]]:
 
 def _values(recipe: Recipe, path: Path, file: str) -> str:
     """Return Markdown with the resolved values at `path` and below it, including defaults, and the place where each is
-    set. Return "" if there are none. `file`: the open file, whose name is omitted in places."""
+    set. Return "" if there are none. `file`: the open file. A place in this file is given without its name."""
     leaves = list(recipe.leaves())
     exact = next((leaf for leaf in leaves if path[: len(leaf.path)] == leaf.path), None)
     if exact is not None:

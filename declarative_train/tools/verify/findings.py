@@ -94,7 +94,7 @@ def bounds_of(plan: Plan) -> Bounds:
 
 
 def compare_reports(plan: Plan, index: StepIndex, reports: Sequence[RankReport]) -> Comparison:
-    """Compare the reports of all ranks with `index`, the numbers of the same step in one process."""
+    """Compare the reports of all ranks with `index`, the record of the same step in one process."""
     return _Comparer(plan, index, reports).compare()
 
 

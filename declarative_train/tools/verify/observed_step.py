@@ -44,13 +44,14 @@ _ALIVE: list[object] = []  # engines are never freed, as in a run
 class RankReport:
     """Comparison of one rank with one process.
 
-    samples                     number of each sample, by its position in the global batch
-    counts, sums                divisors of the loss terms, and this rank's sums; no sums on a rank without the loss
+    samples                     index in the global batch -> index of the sample in the set
+    counts, sums                per loss term: how many items it has, and this rank's sum; [] without the loss
     norm                        norm of all gradients, as this rank computed it
-    nodes                       by path: the largest difference of a sample, and the sample's position. The sums of a
-                                sample's values are compared, relative to the largest sum of absolute values.
+    nodes                       by path: the largest difference of a sample, and the sample's index in the global batch.
+                                Sums of a sample's values are compared, relative to the largest sum of absolute values
     start, gradients, updates   deviations by parameter; None for a gradient that the rank does not have
-    statistics                  deviations by running statistic"""
+    statistics                  deviations by running statistic
+    """
 
     rank: int
     dp_rank: int
@@ -169,8 +170,8 @@ class _Observer:
                 part.register_forward_hook(lambda _, inputs, output, path=path: take(path, inputs, output))
 
     def _rows_of(self, replica: int, chunk: int) -> Sequence[int]:
-        """Return the positions in the global batch of the rows in one call of the model, without rows of padding.
-        `chunk`: number of the call. `replica`: in `dp`, number of the model's copy."""
+        """Return the indices, in the global batch, of the rows that one call of the model reads, without rows of
+        padding. `chunk`: index of the call in the step. `replica`: in mode `dp`, index of the model copy."""
         if chunk >= len(self._positions):
             return ()
         positions = self._positions[chunk]
@@ -203,14 +204,14 @@ class _Observer:
         }
 
     def totals(self, result: StepResult) -> tuple[list[float], list[float]]:
-        """Return the divisors of the loss terms, and this rank's sums of the loss terms."""
+        """Return the number of items by which each loss term is divided, and this rank's sum of each loss term."""
         counts = result.counts.tolist() if isinstance(result.counts, torch.Tensor) else list(result.counts)
         sums = [sum(float(value) for value in term) for term in zip(*result.sums, strict=True)]
         return [float(each) for each in counts], sums
 
 
 class Recorder(_Observer):
-    """Observer of the single process, which writes the files of the step."""
+    """Observer of the single process. It writes the files with which the ranks compare their step (`step_files.py`)."""
 
     def __init__(self, folder: Path, engine: Engine, batches: Sequence[Batch]) -> None:
         super().__init__(folder, engine, batches)
@@ -256,8 +257,9 @@ class Recorder(_Observer):
 
 
 class Comparer(_Observer):
-    """Observer of a rank, which compares the rank's part of the step with the files. After the comparison, each
-    gradient is replaced by that of the single process, so that both compute the update from equal gradients."""
+    """Observer of a rank. It compares the rank's part of the step with the files that the single process wrote. After
+    the comparison, each gradient is replaced by that of the single process, so that both compute the update from equal
+    gradients."""
 
     def __init__(self, folder: Path, engine: Engine, batches: Sequence[Batch], rank: int) -> None:
         super().__init__(folder, engine, batches)
@@ -317,8 +319,8 @@ class Comparer(_Observer):
 
 
 def positions_of(plan: Plan, dp_rank: int, batches: Sequence[Batch]) -> Iterator[range]:
-    """Yield for each chunk the positions of this process' rows in the global batch, without rows of padding. `dp_rank`:
-    index of the process among those that read different rows."""
+    """Yield, for each batch of this process in the step, the indices of its rows in the global batch, without rows of
+    padding. `dp_rank`: index of the process among those that read different rows."""
     batch = get_process_batch(plan)
     size = batch.microbatch_size
     for chunk, each in enumerate(batches):

@@ -101,8 +101,8 @@ def _check_parameters(plan: Plan) -> Iterator[str]:
 
 def _check_stages(plan: Plan) -> Iterator[str]:
     """Yield a sentence for each mistake in the pipeline. Each node must be in exactly one stage. Each stage must be on
-    one place of the pipeline and compute each microbatch once. The gradient of a parameter that several stages use must
-    be summed over them."""
+    one index of the axis `pipeline` and compute each microbatch once. If several stages use a parameter, its gradient
+    must be summed over these stages."""
     layout, pipeline = plan.layout, plan.layout.pipeline
     if pipeline is None:
         if layout.has("pipeline"):
@@ -150,8 +150,9 @@ def _check_schedule(grid: tuple[tuple[str, ...], ...], num_stages: int, num_micr
 
 
 def _users(graph: Graph, stages: tuple[tuple[str, ...], ...], plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Return a dict from each parameter to the stages that use it. A stage uses a parameter if it has its node, a node
-    that calls this node's module again, or the node of a parameter that is tied to it."""
+    """Return a dict from each parameter to the stages that use it; tied parameters count as one. A stage uses a
+    parameter if the stage contains the parameter's node, a node that calls this node again, or the node of a tied
+    parameter."""
     stage_of = {name: number for number, names in enumerate(stages) for name in names}
     by_node = {node.name: {stage_of.get(node.name, -1)} for node in graph.nodes}
     for node in graph.nodes:
@@ -216,8 +217,8 @@ def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
 
 
 def _name_in_model(path: str, found: LayerCut | str | None, experts: LayerCut | str | None) -> Cuts:
-    """Return how the layer at `path` is divided, with the parameter names of the model (`path.weight`). `found`,
-    `experts`: how the layer is divided over `tensor` and over `expert`, with its own parameter names (`weight`)."""
+    """Return how the layer at `path` is divided, with parameter names of the model (`path.weight`). `found`, `experts`:
+    how the layer is divided over `tensor` and over `expert`, with parameter names of the layer (`weight`)."""
     cuts = Cuts()
     if isinstance(found, LayerCut):
         own = {f"{path}.{name}": cut for name, cut in found.parameters.items()}
@@ -235,7 +236,7 @@ def _layers(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Node, dict[st
 
 
 def _rows(plan: Plan) -> tuple[GradientRow, ...]:
-    """Return the parameters of the plan, grouped by how their gradients are reduced."""
+    """Return one row for each way in which gradients are reduced, with how many parameters and elements it has."""
     layout, reductions = plan.layout, reductions_of(plan)
     parts = {} if layout.cuts is None else layout.cuts.parameters
     of_experts = frozenset() if layout.cuts is None else layout.cuts.of_experts

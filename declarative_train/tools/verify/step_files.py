@@ -37,12 +37,13 @@ class ParameterRecord:
 class StepIndex:
     """Facts about the step in one process.
 
-    samples     numbers of the samples, by position in the global batch
-    counts      divisors of the loss terms
-    sums        sums of the loss terms over the global batch
+    samples     for each row of the global batch, the index of its sample in the set
+    counts      for each loss term, the number of items by which its sum is divided
+    sums        for each loss term, its sum over the global batch
     norm        norm of all gradients together
     nodes       shape of each layer's output for one sample, by path of the layer
-    statistics  records of running statistics, such as those of batch norms, by name"""
+    statistics  records of running statistics, such as those of batch norms, by name
+    """
 
     samples: list[int] = field(default_factory=list)
     counts: list[float] = field(default_factory=list)
@@ -84,8 +85,8 @@ class StepFiles:
 
 
 def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Yield the values of each block of `tensor` on this rank, and the index of their first element in the whole
-    tensor. `cut`: how the tensor is divided; None: it is whole or sharded by rows."""
+    """Yield the values of each block of a tensor that this rank has, and the index of the block's first element in the
+    whole tensor. `tensor`: the rank's part. `cut`: how the whole tensor is divided; None: not at all, or by rows."""
     if cut is not None:
         yield from blocks_of(tensor, cut)
         return
