@@ -95,8 +95,9 @@ class ShapeError(NamedTuple):
 
 
 class ModelParts(NamedTuple):
-    """Parts of a library's model, computed one after the other. `outputs`: the output of each part by path, in order.
-    `ties`: the name of a parameter, and that of another one which uses the same tensor."""
+    """Parts of a model from another library, computed one after the other. `outputs`: a dict from the path of each part
+    to its output, in order. `ties`: a dict from the name of a parameter to the name of another one that is the same
+    tensor."""
 
     outputs: Mapping[str, TensorSpec]
     ties: Mapping[str, str]
@@ -166,17 +167,17 @@ class Layer(Component, ABC):
         """
 
     def find_units(self, module: "nn.Module") -> tuple[str, ...]:
-        """Return the paths of the submodules of `module` that `fully_shard`, activation checkpointing and compilation
-        treat as units of their own."""
+        """Return the paths of the submodules of `module`, such as transformer blocks, that `fully_shard`, activation
+        checkpointing and compilation handle one by one."""
         return ()
 
     def split(self, inputs: Mapping[str, TensorSpec]) -> "ModelParts | str":
-        """Return the parts of a library's model that different stages of a pipeline can compute, or a sentence that
-        says why all of it is in one stage."""
+        """Return the parts into which a pipeline can divide a model from another library, or a sentence that says why
+        the whole model must be in one stage."""
         return "its library has no plan for a pipeline"
 
     def take_part(self, path: str) -> "Layer":
-        """Return the layer that computes the part `path` of the model (`split`)."""
+        """Return the layer that computes the part `path` of the model, one of the parts that `split` returns."""
         raise LookupError(f"{self.type} has no parts")
 
     def with_sizes(self, inputs: Mapping[str, TensorSpec]) -> Self:
@@ -262,8 +263,8 @@ class Loss(Component, ABC):
         raise TypeError(f"`{self.type}` has nothing to balance")
 
     def balance(self, tally: "np.ndarray") -> "Loss":
-        """Return a copy with numbers as weights in place of `balanced`. Raises ValueError, in the words of the recipe,
-        if these counts cannot be balanced."""
+        """Return a copy of the loss whose class weights are numbers, computed from the counts `tally`, in place of
+        `balanced`. Raises ValueError, in the words of the recipe, if the counts cannot be balanced."""
         raise TypeError(f"`{self.type}` has nothing to balance")
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
@@ -361,9 +362,9 @@ class Optimizer(Component, ABC):
     """Optimizer: the update rule of parameters. A parameter group can have its own `lr` and `weight_decay`.
     `takes_shards`: shards of `fully_shard` are updated exactly as whole parameters; if False, fsdp is an error.
     `works_elementwise`: the update of an element depends only on its own gradients; if False, the axis `tensor` is an
-    error. `averages`: evaluations and checkpoints use an average of the weights, to which `eval()` of the torch
-    optimizer switches, and `train()` back. `usual_lr`: the smallest and the largest usual lr; lint reports an lr far
-    outside."""
+    error. `averages`: evaluations and checkpoints use an average of the weights. `eval()` of the torch optimizer puts
+    this average into the model, `train()` puts the trained weights back. `usual_lr`: the smallest and the largest usual
+    lr; lint reports an lr that is far outside this range."""
 
     takes_shards: ClassVar[bool] = True
     works_elementwise: ClassVar[bool] = True

@@ -43,7 +43,7 @@ def mix(numbers: np.ndarray, key: int) -> np.ndarray:
 
 
 def uniform(numbers: np.ndarray, key: int) -> np.ndarray:
-    """Return one random float64 in [0, 1) for each of `numbers`, determined by the number and `key`."""
+    """Return one random float64 in [0, 1) for each of the integers `numbers`, determined by the integer and `key`."""
     import numpy as np
 
     found: np.ndarray = (mix(numbers, key) >> np.uint64(11)) * 2.0**-53
@@ -51,15 +51,15 @@ def uniform(numbers: np.ndarray, key: int) -> np.ndarray:
 
 
 def below(numbers: np.ndarray, key: int, bound: int) -> np.ndarray:
-    """Return one random int64 in 0..bound-1 for each of `numbers`, determined by the number and `key`."""
+    """Return one random int64 in 0..bound-1 for each of the integers `numbers`, determined by the integer and `key`."""
     import numpy as np
 
     return (uniform(numbers, key) * bound).astype(np.int64)
 
 
 def normal(numbers: np.ndarray, key: int) -> np.ndarray:
-    """Return one standard normal float64 for each of `numbers`, determined by the number and `key` (Box and Muller,
-    1958)."""
+    """Return one standard normal float64 for each of the integers `numbers`, determined by the integer and `key` (Box
+    and Muller, 1958)."""
     import numpy as np
 
     radius = np.sqrt(-2.0 * np.log1p(-uniform(numbers, key)))
@@ -68,7 +68,7 @@ def normal(numbers: np.ndarray, key: int) -> np.ndarray:
 
 
 class Drawn:
-    """Source of a sequence of random numbers that depends only on a key and on one number, such as the number of a
+    """Source of a sequence of random numbers that depends only on a key and on one integer, such as the index of a
     sample."""
 
     def __init__(self, key: int, number: int) -> None:

@@ -44,7 +44,7 @@ class Column(NamedTuple):
 
 
 class Table(ABC):
-    """Opened data source. Rows can be read by number, in any order, at any time, also in a forked process.
+    """Opened data source. Rows can be read by index, in any order, at any time, also in a forked process.
 
     columns             the columns by name, in the order of the file
     left_out            the columns of the file that cannot be read, by name, each with the reason
@@ -103,7 +103,7 @@ class Table(ABC):
 
     def read_runs(self, columns: Sequence[str], starts: "np.ndarray", length: int) -> "dict[str, np.ndarray]":
         """Return a dict from column to the values (N, length, ...) of N runs of `length` consecutive rows. `starts`:
-        the first row of each run (N,), int64. See `read`."""
+        the first row of each run (N,), int64. Values are as in the result of `read`."""
         import numpy as np
 
         read = self.read(columns, (starts[:, None] + np.arange(length)).ravel())
@@ -353,7 +353,7 @@ class Field(Component, ABC):
     @property
     @abstractmethod
     def cut(self) -> slice | int | None:
-        """Rows of a window that the field uses: a slice, one row number, or None for all."""
+        """Rows of a window that the field uses: a slice, the index of one row, or None for all."""
 
     @abstractmethod
     def check(self, columns: Sequence[Column]) -> ShapeError | None:

@@ -23,8 +23,8 @@ class PipelineSchedule:
     torch_class       name of the class in `torch.distributed.pipelining.schedules`
     stages_per_rank   the smallest and the largest number of stages of a rank; None: no limit
     is_v              the second half of the stages goes back over the ranks, so that the last stage is on rank 0
-    splits_backward   gradients of inputs and of weights are two actions (I, W): then torch does not support `compile`,
-                      nor a module that is called twice in one stage
+    splits_backward   the backward is two actions, I for the gradients of inputs and W for those of weights. Then torch
+                      supports neither `compile` nor a module that is called twice in one stage
     fills_first       every stage has a forward before the first backward, so a step needs a microbatch for each stage
     in_rounds         microbatches go in rounds of equal size over the ranks
     in_flight         formula for the number of microbatches that wait for their backward on a rank (`most_in_flight`)
@@ -39,7 +39,7 @@ class PipelineSchedule:
     in_flight: InFlight = "all"
 
     def stages_of(self, rank: int, num_ranks: int, num_stages: int) -> tuple[int, ...]:
-        """Return the numbers of the stages that rank `rank` of the pipeline holds."""
+        """Return the indices of the stages that rank `rank` of the pipeline holds."""
         if self.is_v:
             return (rank, num_stages - 1 - rank)
         return tuple(range(rank, num_stages, num_ranks))
@@ -53,8 +53,8 @@ class PipelineSchedule:
         return least <= num_stages and (most is None or num_stages <= most)
 
     def takes(self, num_microbatches: int, num_ranks: int, num_stages: int) -> bool:
-        """Return whether torch's schedule accepts these numbers of microbatches per step, of ranks in the pipeline, and
-        of stages."""
+        """Return whether torch's schedule accepts this combination: how many microbatches a step has, how many ranks
+        and how many stages the pipeline has."""
         if self.fills_first:
             return num_microbatches >= num_stages
         if self.in_rounds:

@@ -69,5 +69,5 @@ class Split(Component, ABC):
 
     @abstractmethod
     def choose(self, rows: Candidates) -> "np.ndarray | range | Draw":
-        """Return the chosen row numbers, ascending. Raises ValueError, in the words of the recipe, if the rows cannot
-        be chosen."""
+        """Return the indices of the chosen rows, ascending. Raises ValueError, in the words of the recipe, if the rows
+        cannot be chosen."""

@@ -1,5 +1,5 @@
-"""Table of the adapter types that a recipe can name; packs provide all of them. An adapter adds trained parameters to a
-frozen weight."""
+"""Table of the adapter types that a recipe can name; packs (`declarative_train/packs`) provide all of them. An adapter
+adds trained parameters to a frozen weight."""
 
 from declarative_train.components.adapters.adapter import Adapter
 from declarative_train.components.registry import Registry

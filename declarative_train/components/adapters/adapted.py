@@ -26,8 +26,8 @@ ADDED = ".lora_"
 
 
 class Adapted(Layer):
-    """Layer `base` with adapters on its linear maps. It has the inputs and outputs of `base`, and parameters under the
-    same names."""
+    """Layer `base` with adapters on its linear maps. It has the inputs, outputs and parameter names of `base`, and the
+    parameters of the adapters as well."""
 
     base: Layer
     adapters: dict[str, Adapter]

@@ -59,8 +59,8 @@ class Adapter(Component, ABC):
     @abstractmethod
     def cut(self, weight: ParameterCut) -> LayerCut | str:
         """Return how the ranks of the `tensor` axis divide the adapter's parameters, or a text with the reason why they
-        cannot. `weight`: how they divide the weight. If dividing changes more than parameters, the module has a method
-        `divide(kind, ranks)` (`modules/divided_linear.py`)."""
+        cannot. `weight`: how the ranks divide the frozen weight. If the ranks must also compute differently, the module
+        has a method `divide(kind, ranks)` (`modules/divided_linear.py`)."""
 
     @abstractmethod
     def build(self, base: nn.Linear) -> nn.Module:

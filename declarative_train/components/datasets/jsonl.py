@@ -85,8 +85,8 @@ def _read_all(file: Any) -> bytes:
 
 
 def _find_blank_lines(content: Any) -> list[tuple[int, str]]:
-    """Return (number of the line, "") for each blank line. Lines are counted from 0. The empty text after the last line
-    break is not a line."""
+    """Return a pair (line, "") for each blank line; the text is the reason for leaving it out. Lines are counted from
+    0. The empty text after the last line break is not a line."""
     if _BLANK.search(content) is None:
         return []
     lines = bytes(content).split(b"\n")
@@ -292,8 +292,8 @@ def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: An
 
 
 def _check_depth(path: str, content: pa.Buffer, first: int = 0) -> None:
-    """Raise SourceError if a line has more lists and objects inside each other than pyarrow can read. `first`: number
-    of the first line, counted from 0, for the message."""
+    """Raise SourceError if lists and objects in a line are nested deeper than pyarrow can read. `first`: number of the
+    first line, counted from 0, for the message."""
     import numpy as np
 
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n"))

@@ -191,7 +191,7 @@ class MixTable(Table):
 
 
 def _list_block_starts(table: Table) -> np.ndarray:
-    """Return the number of the first row of each block of a table. A table without blocks counts as one block."""
+    """Return the index of the first row of each block of a table. A table without blocks counts as one block."""
     import numpy as np
 
     return np.zeros(1, np.int64) if table.blocks is None else np.asarray(table.blocks, np.int64)[:-1]

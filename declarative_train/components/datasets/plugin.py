@@ -65,8 +65,8 @@ class PluginDataset(PluginComponent, Dataset):
         return PluginTable(self)
 
     def outline(self) -> Table | None:
-        """Return a table with the declared columns whose rows cannot be read, for callers that must not run the user's
-        code. Return None if no columns are declared."""
+        """Return a table that has the declared columns, but whose rows cannot be read. It is for callers that must not
+        run the user's code. Return None if no columns are declared."""
         return None if self.keys is None else _Outline(self.keys)
 
 

@@ -78,7 +78,7 @@ class PluginTable(Table):
 
     def _keep(self, arrays: Mapping[str, np.ndarray], numbers: np.ndarray) -> None:
         """Cache the columns of `arrays` that have a single number per row, so that a label can be read later without
-        computing the image of its row again. `numbers`: the numbers of the rows in `arrays`."""
+        computing the image of its row again. `numbers`: the indices of the rows in `arrays`."""
         for name in sorted(self._small):
             if name not in self._kept:
                 self._kept[name] = np.zeros(self.num_rows, self.columns[name].dtype)
@@ -107,7 +107,7 @@ class PluginTable(Table):
     @contextmanager
     def _as_source_error(self, doing: str, row: int | None = None) -> Iterator[None]:
         """Convert any exception of the user's code in the `with` block into SourceError. `doing`: what the code does.
-        `row`: number of the row. The message contains both, and the line of the code."""
+        `row`: index of the row that is read, if it is one. The message contains both, and the line of the code."""
         try:
             yield
         except Exception as error:  # any exception of the user's code is reported
@@ -148,8 +148,8 @@ class PluginTable(Table):
         return dict(zip(known, values, strict=True))
 
     def _read(self, columns: Sequence[str], numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Return a dict from column to array (N, ...) for the rows `numbers` (N,), which the user's method `read`
-        returns. Raises SourceError."""
+        """Return a dict from column to array (N, ...) for the rows with the indices `numbers` (N,), which the user's
+        method `read` returns. Raises SourceError."""
         given = (numbers.copy(), list(columns))[: self._dataset.num_arguments]
         row = int(numbers[0]) if len(numbers) else None
         with self._as_source_error(f"`read` of {_count_of(len(numbers), 'row')}", row):
@@ -231,8 +231,8 @@ def _reopen(data: dict[str, object]) -> Table:
 
 
 def _holds_files(made: object) -> bool:
-    """Return whether an object holds an open file, directly or at any depth of its attributes and items. At most
-    _LOOKED_AT objects are searched."""
+    """Return whether an object holds an open file, directly or at any depth of its attributes and items. The search
+    ends after _LOOKED_AT objects."""
     waiting, seen = [made], set[int]()
     while waiting and len(seen) < _LOOKED_AT:
         each = waiting.pop()

@@ -136,9 +136,8 @@ class _Call:
         return Vector(tuple(numbers), *_place(given))
 
     def number(self, values: Sequence[float]) -> Constant:
-        """Return the value of this expression function (such as `sqrt`) when all its arguments are numbers. Raises
-        ExpressionError if the value cannot be computed or is not finite.
-        """
+        """Compute the function for constant arguments, and return the result. Raises ExpressionError if it cannot be
+        computed or is not finite."""
         least, most, compute = OF_NUMBERS[self.name]
         if not least <= len(values) <= most:
             raise self.wrong(f"`{self.name}` takes {format_count(least, 'argument')}", self.at)

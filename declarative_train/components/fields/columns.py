@@ -109,8 +109,8 @@ def check_one_of(column: str | None, columns: Columns | None, exclude: Columns |
 
 
 def parse_cut(rows: str | int | None) -> slice | int | None:
-    """Return the rows of a window that `rows` selects: a text such as `":168"`, `"1:"` or `"::2"`, or one row number.
-    None means all rows. Raises ValueError."""
+    """Return the rows of a window that `rows` selects: a text such as `":168"`, `"1:"` or `"::2"`, or the index of one
+    row. None means all rows. Raises ValueError."""
     if rows is None or isinstance(rows, int):
         return rows
     found = _SLICE.fullmatch(rows.replace(" ", ""))
@@ -149,8 +149,9 @@ def stack_columns(values: Sequence[np.ndarray], single: bool, out: np.ndarray | 
 
 
 def intervals_by_column(shape: tuple[int, ...], intervals: Sequence[Interval]) -> Sequence[Interval]:
-    """Return `intervals` (one per column) unchanged if `shape` is (number of columns,). Otherwise return a single
-    interval that contains all of them."""
+    """Return the intervals of a tensor that is made from columns. `shape`: shape of one row of the tensor. If it is
+    (number of columns,), each entry is a column, and the result is `intervals` (one per column). Otherwise it is a
+    single interval that contains all of them."""
     if shape == (len(intervals),):
         return intervals
     return ((min(low for low, _ in intervals), max(high for _, high in intervals)),)

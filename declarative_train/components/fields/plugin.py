@@ -1,4 +1,4 @@
-"""Field of a plugin: the user's code makes a tensor from columns, with the shape and dtype that it declares."""
+"""Field of a plugin: the user's code makes a tensor from columns. The user's class declares its shape and dtype."""
 
 from __future__ import annotations
 

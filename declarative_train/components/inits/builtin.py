@@ -127,8 +127,7 @@ class MatrixInit(Init, ABC):
 
     def check(self, shape: tuple[int, ...]) -> ShapeError | None:
         """Return an error if the parameter has fewer than two dimensions, such as a bias, else None. This init depends
-        on the numbers of inputs and outputs of a unit, which only a parameter with two or more dimensions has.
-        """
+        on how many inputs and outputs a unit has. Only a parameter with two or more dimensions tells this."""
         if len(shape) >= 2:
             return None
         return ShapeError(
@@ -228,8 +227,7 @@ class Orthogonal(MatrixInit):
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return (fan_in, fan_out), the numbers of inputs and outputs of a unit. `shape` is that of a weight, (out, in,
-    *kernel).
-    """
+    """Return (fan_in, fan_out): how many inputs and how many outputs a unit has. `shape` is that of a weight, (out, in,
+    *kernel)."""
     kernel = prod(shape[2:])
     return shape[1] * kernel, shape[0] * kernel

@@ -5,9 +5,9 @@ gets the same values as a rank that computes the whole parameter. The random num
 `components/counter_rng.py`; normal numbers are made from them as in Box and Muller (1958). They are float32 for every
 dtype, with 24 random bits each, as in torch.
 
-Every rank computes the same blocks, made of whole vectors, because torch and numpy may compute the last few elements
-of an array by another routine, whose results differ in the last bit.
-"""
+The numbers are computed in blocks, which are the same on every rank and fill the processor's vector registers exactly.
+The reason: torch and numpy may compute the last few elements of an array by another routine, whose results differ in
+the last bit."""
 
 from __future__ import annotations
 
@@ -88,8 +88,7 @@ class Draws:
     ) -> None:
         """Fill `values` with random numbers times `factor` plus `shift`. `first`: index in the parameter of the first
         element of `values`. `block(number, count)` returns at least the first `count` random numbers of the block with
-        that number.
-        """
+        the index `number`."""
         import numpy as np
         import torch
 
@@ -122,10 +121,9 @@ class Draws:
         return _to_unit(words.view("<u4"))
 
     def _normal(self, number: int, count: int) -> np.ndarray:
-        """Return at least the first `count` normal numbers of block `number`. Each 64-bit word gives two of them: the
-        one made with the cosine is in the first half of the block, the one made with the sine at the same index of the
-        second half.
-        """
+        """Return at least the first `count` normal numbers of the block with index `number`. Each 64-bit word gives two
+        of them: the one made with the cosine is in the first half of the block, the one made with the sine at the same
+        index of the second half."""
         import numpy as np
 
         half = BLOCK // 2
@@ -144,9 +142,8 @@ class Draws:
         return found
 
     def _words(self, number: int, count: int, per_block: int) -> np.ndarray:
-        """Return `count` random 64-bit words of block `number`, or a few more, so that numpy computes whole vectors.
-        `per_block`: number of words of a block.
-        """
+        """Return `count` random 64-bit words of the block with index `number`, or a few more, so that numpy computes
+        whole vectors. `per_block`: number of words of a block."""
         import numpy as np
 
         count = min(per_block, -(-count // _LANES) * _LANES)

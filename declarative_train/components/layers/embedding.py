@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
 
 class Embedding(Layer):
-    """A learned vector for each number: (B, ...) integers to (B, ..., D).
+    """A learned vector for each integer of the input: (B, ...) integers to (B, ..., D).
 
-    Parameter `weight` (num_embeddings, embedding_dim).
-    """
+    Parameter `weight` (num_embeddings, embedding_dim)."""
 
     type: Literal["embedding"] = "embedding"
     num_embeddings: int | None = Field(default=None, ge=1)
@@ -133,11 +132,9 @@ class Embeddings(Layer):
 
 
 class EmbeddingBag(Layer):
-    """Looks up a learned vector for each of T numbers, and reduces the vectors to one: (B, T) integers to (B,
-    D).
+    """Looks up a learned vector for each of T integers, and reduces the vectors to one: (B, T) integers to (B, D).
 
-    Parameter `weight` (num_embeddings, embedding_dim).
-    """
+    Parameter `weight` (num_embeddings, embedding_dim)."""
 
     type: Literal["embedding_bag"] = "embedding_bag"
     num_embeddings: int | None = Field(default=None, ge=1)
@@ -173,9 +170,8 @@ class EmbeddingBag(Layer):
 
 
 class OneHot(FunctionLayer):
-    """One-hot vectors: 1 at the index that equals the number, 0 elsewhere. (B, ...) integers become (B, ..., N)
-    floating-point numbers.
-    """
+    """One-hot vectors: (B, ...) integers become (B, ..., N) floating-point numbers. The vector of an integer i is 1 at
+    index i, and 0 elsewhere."""
 
     type: Literal["one_hot"] = "one_hot"
     num_classes: int | None = Field(default=default("one_hot", "num_classes"), ge=1)

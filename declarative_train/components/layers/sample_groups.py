@@ -178,10 +178,9 @@ def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
 def make_process_groups(
     spans: Sequence[int], ranks: Sequence[int], make: Callable[[Sequence[int]], ProcessGroup]
 ) -> dict[int, ProcessGroup]:
-    """Return a dict from each number in `spans` to the process group of that many neighbouring ranks that contains
-    this rank. `ranks`: the global numbers of the data-parallel ranks, in order. Each of them must call this function
-    with the same `spans`. `make(ranks)`: function that creates a process group.
-    """
+    """Return a dict from each number in `spans` to the process group of that many neighbouring ranks that contains this
+    rank. `ranks`: the global indices of the data-parallel ranks, in order. Each of them must call this function with
+    the same `spans`. `make(ranks)`: function that creates a process group."""
     from torch import distributed
 
     made: dict[int, ProcessGroup] = {}

@@ -241,9 +241,8 @@ class BceWithLogits(Loss):
         return self.pos_weight == "balanced"
 
     def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
-        """Return the numbers of negative targets (first row) and of positive targets (second row). The shape is (2,
-        K), counted by column, if `targets` are (N, K), else (2, 1). A target of 0.5 or more is positive.
-        """
+        """Return how many targets are negative (first row) and how many are positive (second row). The shape is (2, K),
+        counted by column, if `targets` are (N, K), else (2, 1). A target of 0.5 or more is positive."""
         import numpy as np
 
         rows = targets if targets.ndim == 2 else targets.reshape(-1, 1)

@@ -83,7 +83,8 @@ class Lrap(RankedRows):
 
 
 class CoverageError(RankedRows):
-    """Number of labels, counted from the highest score down, that include all positives of a row; the mean over rows.
+    """How many labels of a row one must take, from the highest score down, to have all its positives; the mean over
+    rows.
 
     The best value is the mean number of positives of a row."""
 

@@ -346,9 +346,8 @@ def _weigh_values(
 
 def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window: int | None) -> Tensor:
     """Return a mask (B, 1, T, T), True where a query may see a key. Both must be in the same segment, and neither
-    `mask`, the causal order nor the window may forbid the pair. `segments` (B, T): the number of the segment of each
-    position.
-    """
+    `mask`, the causal order nor the window may forbid the pair. `segments` (B, T): the id of the segment of each
+    position."""
     T = segments.shape[1]
     allowed = (segments[:, :, None] == segments[:, None, :])[:, None]
     if causal:

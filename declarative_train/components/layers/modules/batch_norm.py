@@ -97,9 +97,8 @@ class BatchNormModule(nn.Module):
         """Return `x` (G * n, C, ...) with each of its G groups of n rows normalised by the group's mean and variance.
 
         The groups are arranged as channels, (n, G * C, ...), so that one call of torch's kernel is enough. `counts`:
-        add the statistics of the groups to `pending`. The kernel writes them as running statistics: with momentum 1
-        these are the mean and the unbiased variance of the given rows alone.
-        """
+        whether to add the means and variances of the groups to `pending`. They are what the kernel writes as running
+        statistics: with momentum 1, the mean and the unbiased variance of these rows alone."""
         C = self.num_features
         weight, bias = self._scale_and_shift()
         if num_groups > 1:
@@ -141,9 +140,8 @@ class BatchNormModule(nn.Module):
         self.pending = sums if self.pending is None else self.pending + sums
 
     def take_pending(self) -> Tensor:
-        """Return a vector (2 C + 1,) of sums over the groups since the last call, and start new sums. The sums are C
-        means, C variances and the number of groups.
-        """
+        """Return a vector (2 C + 1,) over the groups since the last call: the sums of their C means and of their C
+        variances, and how many groups there were. Start new sums."""
         pending, self.pending = self.pending, None
         return self.running_mean.new_zeros(2 * self.num_features + 1) if pending is None else pending
 

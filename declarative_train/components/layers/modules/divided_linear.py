@@ -9,7 +9,8 @@ from declarative_train.components.layers.modules.packed import Packed, product
 
 
 class ColumnLinear(nn.Linear):
-    """Linear layer that computes this rank's part of the output features: (B, ..., in) to (B, ..., out / size)."""
+    """Linear layer that computes this rank's part of the output features: (B, ..., in) to (B, ..., out / size) for
+    `size` ranks."""
 
     def __init__(self, linear: nn.Linear, ranks: TensorRanks) -> None:
         nn.Module.__init__(self)
@@ -31,9 +32,8 @@ class GatheredLinear(ColumnLinear):
 
 
 class RowLinear(ColumnLinear):
-    """Linear layer that multiplies this rank's part of the input features and sums the results over the ranks: (B,
-    ..., in / size) to (B, ..., out). Every rank has the whole bias, which is added after the sum.
-    """
+    """Linear layer that multiplies this rank's part of the input features and sums the results over the ranks: (B, ...,
+    in / size) to (B, ..., out) for `size` ranks. Every rank has the whole bias, which is added after the sum."""
 
     def __init__(self, linear: nn.Linear, ranks: TensorRanks) -> None:
         super().__init__(linear, ranks)

@@ -50,10 +50,9 @@ def varlen() -> Any:
 
 
 def serves(q_BHTK: Tensor, dropout: float, needs_weights: bool) -> bool:
-    """Return whether the varlen kernel can be used for these queries. The kernel needs half precision, a GPU and a
-    head width that it supports. It has no dropout, does not work under torch.compile, and does not return the
-    attention weights. `needs_weights`: the layer needs these weights.
-    """
+    """Return whether torch's varlen attention can be used for these queries. It needs half precision, a GPU and a head
+    width that it supports. It has no dropout, does not work under torch.compile, and does not return the attention
+    weights. `needs_weights`: the layer needs these weights."""
     if dropout or needs_weights or torch.compiler.is_compiling() or varlen() is None:
         return False
     K = q_BHTK.shape[-1]
@@ -106,10 +105,9 @@ class DocumentTable:
 
 
 def documents(segments: Tensor) -> Documents | None:
-    """Return the documents in `segments` (B, T), which has the number of the document of each token. Neighbouring
-    tokens with equal numbers are one document. Return None if a number occurs in two separate places of a row, because
-    the varlen kernel needs contiguous documents. For fake tensors, which have no values, each row is one document.
-    """
+    """Return the documents in `segments` (B, T), which has the id of the document of each token. Neighbouring tokens
+    with equal ids are one document. Return None if an id occurs in two separate places of a row, because the varlen
+    kernel needs contiguous documents. For fake tensors, which have no values, each row is one document."""
     B, T = segments.shape
     if is_fake(segments):  # one per row: the number of documents does not change the memory
         return Documents(torch.arange(0, (B + 1) * T, T, dtype=torch.int32, device=segments.device), T)

@@ -63,10 +63,9 @@ class _GroupedLinear(torch.autograd.Function):
 
 
 def _groups(ends: Tensor) -> list[tuple[int, slice]]:
-    """Return pairs (number of the group, slice of its rows), one for each group that has rows. `ends` (E,): for each
-    group, the index after its last row. The host waits for the device to read it. The list is empty for meta and fake
-    tensors, which have no values.
-    """
+    """Return pairs (index of the group, slice of its rows), one for each group that has rows. `ends` (E,): for each
+    group, the index after its last row. The host waits for the device, because it reads the values of `ends`. The list
+    is empty for meta and fake tensors, which have no values."""
     if ends.is_meta or is_fake(ends):
         return []
     numbers = ends.tolist()
@@ -81,9 +80,8 @@ def permute_rows(x: Tensor, index: Tensor, back: Tensor) -> Tensor:
 
 
 def repeat_rows(x: Tensor, order: Tensor, back: Tensor, times: int) -> Tensor:
-    """Return `times` copies of each row of `x` (N, D), in the order `order` (N * times,). In `order`, the number i *
-    times + k means copy k of row i. `back`: the inverse permutation of `order`, which the backward uses.
-    """
+    """Return `times` copies of each row of `x` (N, D), in the order `order` (N * times,). The entry i * times + k of
+    `order` stands for copy k of row i. `back`: the inverse permutation of `order`, which the backward uses."""
     found: Tensor = _Rows.apply(x, order, back, times)  # type: ignore[no-untyped-call]
     return found
 

@@ -175,10 +175,9 @@ class MoeModule(nn.Module):
 
     @torch.no_grad()
     def _count(self, used_NE: Tensor, mask: Tensor | None, B: int) -> None:
-        """Add the number of positions that use each expert to the counts of the step, without padding rows. `used_NE`:
-        1 where a position uses an expert, else 0. `mask`: False at positions that do not count. `B`: number of
-        samples.
-        """
+        """Count how many positions use each expert, without padding rows, and add this to the counts of the step.
+        `used_NE`: 1 where a position uses an expert, else 0. `mask`: False at positions that do not count. `B`: number
+        of samples."""
         if self.bias is None or not self.training or not self.groups.recording or self.groups.recomputing:
             return
         if mask is not None:

@@ -99,7 +99,8 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
 
 
 def cast_parameters(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Return the parameters in the dtype of `x`, because they may be in half precision while `x` is a float32 field."""
+    """Return the parameters in the dtype of `x`. They may be in half precision while `x` is a field of the data in
+    float32."""
     return tuple(None if item is None else item.to(x.dtype) for item in parameters)
 
 

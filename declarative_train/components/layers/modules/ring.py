@@ -29,10 +29,9 @@ MOST_QUERIES = 1024  # of a block, to bound the memory of its scores
 
 @dataclass(frozen=True, slots=True)
 class RingAttention:
-    """Attention of this rank's queries to the keys of all ranks. `segments` (B, positions of all ranks): the document
-    number of each position; None means one document. `seen` (B, positions of all ranks): True where a position may be
-    seen as a key; None means everywhere.
-    """
+    """Attention of this rank's queries to the keys of all ranks. `segments` (B, positions of all ranks): the id of the
+    document of each position; None means one document. `seen` (B, positions of all ranks): True where a position may be
+    seen as a key; None means everywhere."""
 
     context: ContextRanks
     causal: bool

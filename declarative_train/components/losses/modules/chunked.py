@@ -66,7 +66,8 @@ class ChunkedHead(nn.Module):
 class _Term:
     """Holder of a loss module. It is not an `nn.Module`, so the loss module does not become a submodule of the
     `ChunkedHead`. The reason: the class weights of the loss module come from the recipe, and have values even while the
-    model is on the meta device. `__call__` moves them to the device of `x`."""
+    model is on the meta device. In a submodule they would be lost when the model leaves this device. `__call__` moves
+    them to the device of `x`."""
 
     def __init__(self, term: OverClasses) -> None:
         self.term = term

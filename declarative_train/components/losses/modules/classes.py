@@ -34,8 +34,7 @@ class ClassFunction(Protocol):
 class OverClasses(nn.Module, LossModule):
     """Loss computed by a function of torch that has the classes in dimension 1. `count` is the divisor of torch's
     "mean": the sum of the class weights of the items that are not ignored or, for targets that are probabilities, the
-    number of items. With a mask, the mask value of each item is a further factor.
-    """
+    number of items. With a mask, what each item adds to the count is multiplied by its mask value."""
 
     class_weights: Tensor | None
 

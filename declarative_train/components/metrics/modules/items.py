@@ -158,15 +158,15 @@ Area = Callable[[Tensor, Tensor], Tensor]
 
 def auroc(yes: Tensor, no: Tensor) -> Tensor:
     """Return the area under the ROC curve: the share of the pairs (positive, negative) in which the positive scores
-    higher. Ties count half. `yes`, `no`: numbers of positives and of negatives at each distinct score, by ascending
-    score."""
+    higher. Ties count half. `yes`, `no`: how many positives and how many negatives have each distinct score, by
+    ascending score."""
     below = no.cumsum(0) - no / 2
     return (yes * below).sum() / (yes.sum() * no.sum())
 
 
 def average_precision(yes: Tensor, no: Tensor) -> Tensor:
     """Return the average precision. For each positive, take the share of positives among the items that score at least
-    as high; the result is the mean of these shares. `yes`, `no`: numbers of positives and of negatives at each
+    as high; the result is the mean of these shares. `yes`, `no`: how many positives and how many negatives have each
     distinct score, by ascending score."""
     found, all_found = yes.flip(0).cumsum(0), (yes + no).flip(0).cumsum(0)
     return (yes.flip(0) * found / all_found).sum() / yes.sum()

@@ -68,5 +68,5 @@ def one_number(whole: Forward, input: Tensor, target: Tensor | None) -> Tensor:
 
 
 def number_of(whole: Forward, input: TensorSpec, target: TensorSpec | None) -> Tensor:
-    """Return the result of the user's method `whole` for a few generated samples."""
+    """Call the user's method `whole` on a few generated samples, and return its result."""
     return one_number(whole, *make_samples(input, target))
