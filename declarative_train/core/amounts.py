@@ -56,7 +56,7 @@ def plural(noun: str) -> str:
     return f"{noun}s"
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Return a number as a table cell: with four decimals, or with four significant digits below 0.01. None becomes
     `-`."""
     if value is None:

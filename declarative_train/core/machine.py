@@ -25,7 +25,7 @@ def num_cores() -> int:
 
 
 def own_cores() -> list[int]:
-    """Return the numbers of the CPU cores that this process may use."""
+    """Return the ids of the CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))

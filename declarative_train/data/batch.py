@@ -25,7 +25,7 @@ class Batch:
     num_rows     number of rows that are samples, not padding; a batch without a sample still has one row of padding, or
                  microbatch_size rows if all batches are padded to that size
     row_weight   (R,) float32: 1 for a sample, 0 for padding; None if there is no padding
-    sample_ids   (num_rows,) int64, number of each sample in the set
+    sample_ids   (num_rows,) int64, index of each sample in the set; in a mixture, the number of `MixedOrder.numbers`
     epoch        training epoch, from 0; None in an evaluation
     """
 
@@ -91,8 +91,8 @@ def _move_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def make_batches(slots: Sequence[Slot], take: Take, epoch: int | None = None) -> list[Batch]:
     """Return one batch for each of `slots` (a slot is this rank's rows of a chunk).
 
-    `take` is called once, for the rows of all slots: (epoch, positions) -> (sample numbers, tensors). `epoch`: the
-    training epoch; None in an evaluation.
+    `take` is called once, for the rows of all slots: (epoch, positions) -> (a number for each sample, as in
+    `Batch.sample_ids`; tensors). `epoch`: the training epoch; None in an evaluation.
     """
     import torch
 

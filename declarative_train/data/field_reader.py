@@ -93,8 +93,8 @@ def column_names(parts: Sequence[FieldReader]) -> list[str]:
 
 
 def each_output(fields: Mapping[str, Field], read: Collection[str] | None) -> Iterator[tuple[str, Field]]:
-    """Yield (name, field) for each field, and for each of its additional outputs (`NAME.mask`) that is in `read`; None:
-    for all of them."""
+    """Yield (name, field) for each field, and for each of its additional outputs (`NAME.mask`) that is in `read`. If
+    `read` is None, yield all additional outputs."""
     for name, field in fields.items():
         yield name, field
         for output in field.outputs[1:]:
@@ -108,7 +108,7 @@ def base_of(name: str) -> str:
 
 
 class BadSampleError(Exception):
-    """Error: a field cannot convert a value. `part`: the reader of the field. `row`: number of the row in the table."""
+    """Error: a field cannot convert a value. `part`: the reader of the field. `row`: index of the row in the table."""
 
     def __init__(self, part: FieldReader, row: int, cause: BadValueError) -> None:
         super().__init__(f"field `{part.name}`: {cause}")
@@ -119,7 +119,7 @@ class BadSampleError(Exception):
 
 def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[FieldReader]) -> Iterator[BadSampleError]:
     """Yield an error for each row that a field cannot convert. `read`: dict from column name to the values of the rows.
-    `rows`: number of each row in the table."""
+    `rows`: index in the table of each row."""
 
     def fails(start: int, stop: int) -> Exception | None:
         try:
@@ -158,7 +158,7 @@ def values_of(
 @contextmanager
 def in_row(part: FieldReader, numbers: slice | np.ndarray) -> Iterator[None]:
     """Convert a BadValueError of the `with` block into a BadSampleError, which names the row of the table. `numbers`:
-    number in the table of each row that the block converts."""
+    index in the table of each row that the block converts."""
     try:
         yield
     except BadValueError as error:

@@ -87,8 +87,8 @@ class LazyReader(ABC):
         """Return a dict from field name to the decoded and transformed values (N, *shape).
 
         `given`: dict from field name to the content of its columns. `shapes`: dict from field name to the shape of one
-        value after all transforms. `keys` (N,): numbers of the samples, from which random numbers are made. `epoch`:
-        the training epoch; None outside of training. Raises LazyFieldError and MissingPackageError.
+        value after all transforms. `keys` (N,): a number for each sample, from which its random numbers are made.
+        `epoch`: the training epoch; None outside of training. Raises LazyFieldError and MissingPackageError.
         """
 
 

@@ -3,7 +3,7 @@ bucket are put into the same batches.
 
 A *level* is the index of a bucket, 0 for the shortest. All fields with buckets have the same number of buckets. The
 level of a sample is the lowest level whose buckets hold all its fields. The level of a step is the highest level of
-its samples on all ranks. So the shapes do not depend on the layout.
+its samples on all ranks. So the shapes do not depend on how many ranks there are.
 
 The order of an epoch is made from the order that it would have without buckets. This is divided into windows of
 `_WINDOW` global batches. In each window, the samples of each level fill whole batches, in their order. The rest of each
@@ -46,13 +46,14 @@ def buckets_of(data: DataSpec) -> dict[str, tuple[int, ...]]:
 
 
 def specs_at(data: DataSpec, level: int) -> dict[str, TensorSpec]:
-    """Return the shape, dtype and range of each field in a step of level `level`."""
+    """Return the shape, dtype and range of each field in a step whose length bucket has the index `level`."""
     specs, buckets = {field.name: field.tensor for field in data.fields}, buckets_of(data)
     return specs | {name: replace(specs[name], shape=(each[level],)) for name, each in buckets.items()}
 
 
 def levels_of(table: Table, rows: SetRows, parts: Sequence[FieldReader]) -> np.ndarray | None:
-    """Return (N,) uint8, the level of each sample of a set; None if no field has buckets."""
+    """Return (N,) uint8, the level (index of the length bucket) of each sample of a set; None if no field has
+    buckets."""
     fields = {base_of(part.name): part for part in parts if part.field.buckets}
     if not fields:
         return None
@@ -65,8 +66,8 @@ def levels_of(table: Table, rows: SetRows, parts: Sequence[FieldReader]) -> np.n
 
 
 def count_levels(levels: np.ndarray | None, fields: Iterable[Field]) -> tuple[int, ...]:
-    """Return the number of samples of each level; () if no field has buckets. `levels`: the level of each sample; None
-    if no field has buckets."""
+    """Return how many samples each level (index of a length bucket) has; () if no field has buckets. `levels`: the
+    level of each sample; None if no field has buckets."""
     if levels is None:
         return ()
     num_levels = max(len(field.buckets) for field in fields)
@@ -80,21 +81,22 @@ def bucket_shares(data: DataSpec) -> tuple[tuple[int, float], ...]:
 
 
 def tokens_saved(data: DataSpec) -> int:
-    """Return how many positions shorter than the longest bucket the bucket of a training sample is, on average."""
+    """Return by how many positions the buckets of the training samples are shorter than the longest bucket, on
+    average."""
     shares = bucket_shares(data)
     return round(sum((shares[-1][0] - length) * share for length, share in shares))
 
 
 class BucketCuts:
-    """Object that shortens the tensors of a batch to the bucket length of a level. `levels` (N,): level of
-    each sample of the set."""
+    """Object that shortens the tensors of a batch to the length of a bucket. `levels` (N,): level (index of the bucket)
+    of each sample of the set."""
 
     def __init__(self, levels: np.ndarray, buckets: Mapping[str, tuple[int, ...]]) -> None:
         self.levels, self._buckets = levels, buckets
 
     def cut(self, tensors: Mapping[str, torch.Tensor], level: int) -> dict[str, torch.Tensor]:
-        """Return the tensors of the fields with buckets, (R, T, ...), cut to the length of the bucket `level`. Tensors
-        of other fields are returned unchanged."""
+        """Return the tensors of the fields with buckets, (R, T, ...), cut to the length of the bucket with index
+        `level`. Tensors of other fields are returned unchanged."""
         lengths = {name: buckets[level] for name, buckets in self._buckets.items()}
         return {
             name: tensor[:, : lengths[name]].contiguous() if name in lengths else tensor
@@ -103,10 +105,11 @@ class BucketCuts:
 
 
 class BucketOrder:
-    """Order of an epoch in which the samples of a batch have the same level where possible.
+    """Order of an epoch in which the samples of a batch have the same level (index of the length bucket) where
+    possible.
 
-    It rearranges the order without buckets. `samples` is the function of that order: (epoch, positions) -> sample
-    numbers. An epoch has `len(levels)` positions.
+    It rearranges the order without buckets. `samples` is the function of that order: (epoch, positions) -> indices in
+    the set. An epoch has `len(levels)` positions.
     """
 
     def __init__(
@@ -124,8 +127,8 @@ class BucketOrder:
         self._window = lru_cache(maxsize=2)(self._arrange)
 
     def positions(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Map positions of the order with buckets to positions of the order without buckets that have the same samples.
-        Both are int64."""
+        """Return, for each of these positions of the order with buckets, the position of the same sample in the order
+        without buckets, as int64."""
         found = positions.copy()
         windows = np.where(positions < self._num_full * self._size, positions // (self._size * _WINDOW), -1)
         for window in np.unique(windows[windows >= 0]).tolist():
@@ -135,7 +138,7 @@ class BucketOrder:
         return found
 
     def level(self, epoch: int, start: int) -> int:
-        """Return the level of the global batch that starts at position `start`."""
+        """Return the level (index of the length bucket) of the global batch that starts at position `start`."""
         number = start // self._size
         if number >= self._num_full:
             rest = self._samples(epoch, np.arange(start, len(self._levels)))
@@ -144,8 +147,8 @@ class BucketOrder:
         return int(self._window(epoch, window)[1][place])
 
     def _arrange(self, epoch: int, window: int) -> tuple[np.ndarray, np.ndarray]:
-        """Arrange a window of global batches by level. Return the position without buckets of the sample at each
-        position of the window, and the level of each batch."""
+        """Arrange a window of global batches by level. Return two arrays: for each position of the window, the position
+        of its sample in the order without buckets; for each batch, its level."""
         size, first = self._size, window * _WINDOW
         count = min(_WINDOW, self._num_full - first)
         before = np.arange(first * size, (first + count) * size)

@@ -57,7 +57,7 @@ def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """Inner node of the binary tree of a Schedule, which has two `ways`. Of every `parts` turns, `left` go to the first
-    way, the others to the second. A way is another inner node, or the number of a source."""
+    way, the others to the second. A way is another inner node, or the index of a source."""
 
     parts: int
     left: int
@@ -88,7 +88,7 @@ class Schedule:
         self._ways = dict(_ways(self._root, ()))
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return two int64 arrays with one entry for each position: the number of its source, and how many earlier
+        """Return two int64 arrays with one entry for each position: the index of its source, and how many earlier
         positions have the same source."""
         positions = np.asarray(positions, np.int64)
         source, turn = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
@@ -125,8 +125,8 @@ def _ways(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixturePositions:
-    """Samples at N positions of a mixture, as three arrays (N,): the source, the number of the pass over the source,
-    and the sample's place within that pass.
+    """Samples at N positions of a mixture, as three arrays (N,): the index of the source, the index of the pass over
+    the source, and the sample's place within that pass.
 
     If a source is block-shuffled, the place is an index into the block layout of the pass (data/shuffle.py). Otherwise
     it is an index into the order of the samples in the pass.
@@ -149,8 +149,8 @@ class MixedOrder:
     """Order of the samples of a mixture: the schedule chooses a source for each position of an epoch, and the source
     gives the next sample of its current pass.
 
-    `starts` (sources + 1,): the number in the set of each source's first sample, then the number of all samples.
-    `blocks`: the number in the set of each block's first sample, as for `RolledOrder`; None if no source is
+    `starts` (sources + 1,): the index in the set of each source's first sample, then the number of all samples.
+    `blocks`: the index in the set of each block's first sample, as for `RolledOrder`; None if no source is
     block-shuffled.
     """
 
@@ -196,19 +196,19 @@ class MixedOrder:
                 places[mine] = order.places_of_run(places[mine] - first, first, last - first)
         return MixturePositions(sources, passes, places)
 
-    def samples(self, placed: MixturePositions) -> np.ndarray:
-        """Return, as int64, the number of each sample of `placed` in the training set, which contains the samples of
-        all sources."""
+    def sample_indices(self, placed: MixturePositions) -> np.ndarray:
+        """Return, as int64, the index of each sample of `placed` in the training set, which contains the samples of all
+        sources."""
         found = np.empty(len(placed.sources), np.int64)
         for source, number, mine in placed.pieces():
             found[mine] = self.of_source(source, number, placed.places[mine])
         return found
 
     def of_source(self, source: int, number: int, places: np.ndarray) -> np.ndarray:
-        """Return the number in the set of the sample at each of `places`, which are places of pass number `number` over
-        `source`."""
+        """Return the index in the set of the sample at each of `places` in the pass with index `number` over `source`.
+        (`MixturePositions` explains places.)"""
         if source in self.rolled:
-            return self.rolled[source].epoch(number).samples(places)
+            return self.rolled[source].epoch(number).sample_indices(places)
         start, size = int(self._starts[source]), int(self._sizes[source])
         if not self._shuffle:
             return start + places
@@ -216,7 +216,7 @@ class MixedOrder:
 
     def numbers(self, samples: np.ndarray, placed: MixturePositions) -> np.ndarray:
         """Return a number for each sample in `placed`, from which its random transforms are made. It is the sample's
-        number in the set (`samples`), plus the size of the set for each earlier pass, so that it differs from pass to
+        index in the set (`samples`), plus the size of the set for each earlier pass, so that it differs from pass to
         pass."""
         found: np.ndarray = samples + placed.passes * self.num_samples
         return found
@@ -242,7 +242,7 @@ def measure_parts(members: Sequence[MemberSpec]) -> list[MixturePart]:
     ]
 
 
-def mixture(data: DataSpec) -> list[tuple[str, ...]]:
+def list_mixture(data: DataSpec) -> list[tuple[str, ...]]:
     """Return the rows of a table for display, with one row for each source of the mixture. The columns are name, share,
     number of samples, uses of a sample per epoch, and type with path."""
     members = cast("Mapping[str, Mapping[str, Mapping[str, object]]]", data.source["of"])
@@ -257,8 +257,8 @@ def mixture(data: DataSpec) -> list[tuple[str, ...]]:
 
 
 def sources_in(prepared: PreparedSet) -> np.ndarray:
-    """Return (sources + 1,) int64: the number in the set of each source's first sample, then the number of all
-    samples. (The samples of a source are consecutive in the set, whatever the order of its rows.)"""
+    """Return (sources + 1,) int64: the index in the set of each source's first sample, then the number of all samples.
+    (The samples of a source are consecutive in the set, whatever the order of its rows.)"""
     rows = prepared.rows
     places = [bisect_left(range(len(rows)), first, key=_row_of(rows)) for _, first in prepared.table.members]
     return samples_before(np.asarray([*places, len(rows)], np.int64), prepared.windows)

@@ -19,7 +19,7 @@ _AT_ONCE = 1 << 14  # numbers that fit into a processor cache together
 
 
 def sample_index(seed: int, epoch: int, positions: np.ndarray, num_samples: int) -> np.ndarray:
-    """Return the number (int64) of the sample at each of these positions of a shuffled epoch."""
+    """Return, for each of these positions of a shuffled epoch, the index in the set (int64) of its sample."""
     return permute(key_of("order", seed, epoch), positions, num_samples)
 
 
@@ -33,8 +33,8 @@ def permute(key: int, positions: np.ndarray, size: int) -> np.ndarray:
 
 
 def shuffle_all(key: int, size: int) -> np.ndarray:
-    """Return a random permutation of 0..size-1 as an int64 array, which `key` determines. It is not the permutation of
-    `permute`; a number takes a tenth of the time.
+    """Return a random permutation of 0..size-1 as an int64 array, which `key` determines. It is another permutation
+    than that of `permute`, and takes a tenth of the time for each entry.
 
     The numbers from 0 up to the next power of two are multiplied by odd numbers, and their lower halves are combined
     with their upper halves, four times, as in the finalisers of hash functions. Each of these operations is a
@@ -135,8 +135,8 @@ def samples_until(step: int, batch: BatchSpec, num_samples: int) -> int:
 
 
 def slots(found: StepSlice, batch: BatchSpec, dp_rank: int) -> list[Slot]:
-    """Return the slot of a data-parallel rank in each chunk of the global batch `found`. There are accumulation x
-    num_microbatches slots, even if the last batch of an epoch is smaller."""
+    """Return the slot (rows and padding) of a data-parallel rank in each chunk of the global batch `found`. There are
+    accumulation x num_microbatches slots, even if the last batch of an epoch is smaller."""
     size = batch.microbatch_size
     chunk = batch.data_parallel_size * size
     return [
@@ -146,8 +146,8 @@ def slots(found: StepSlice, batch: BatchSpec, dp_rank: int) -> list[Slot]:
 
 
 def full_batch_positions(start: int, num_steps: int, batch: BatchSpec, dp_rank: int) -> np.ndarray:
-    """Return the positions of a data-parallel rank in `num_steps` consecutive full batches, as one int64 array. The
-    first batch begins at position `start`. The positions are those of `slots`."""
+    """Return the positions of a data-parallel rank in `num_steps` consecutive full batches, as one int64 array: those
+    of the slots that `slots` returns for each batch. The first batch begins at position `start`."""
     positions = np.arange(start, start + num_steps * batch.global_batch_size)
     mine: np.ndarray = positions.reshape(-1, batch.data_parallel_size, batch.microbatch_size)[:, dp_rank]
     return mine.ravel()
@@ -163,10 +163,11 @@ def _slot(start: int, size: int, offset: int, wanted: int, pad_to_full: bool) ->
 def evaluation_slots(
     num_positions: int, batch_size: int, num_ranks: int, dp_rank: int, pad_to_full: bool
 ) -> list[Slot]:
-    """Return the slot of a data-parallel rank in each batch of an evaluation of `num_positions` samples.
+    """Return the slot (rows and padding) of a data-parallel rank in each batch of an evaluation of `num_positions`
+    samples.
 
-    `batch_size` is the number of rows per rank; every rank gets the same number of slots. `pad_to_full`: each slot is
-    padded to `batch_size` rows.
+    `batch_size`: how many rows a rank has in a batch. Every rank gets the same number of slots. `pad_to_full`: each
+    slot is padded to `batch_size` rows.
     """
     chunk = batch_size * num_ranks
     return [

@@ -241,16 +241,16 @@ def is_gpu(device: torch.device | None) -> TypeGuard[torch.device]:
 def from_workers(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
-    """Yield `count` lists of batches, moved to the device. `made`: the results of loader processes, in order. `first`:
-    step number of the first list."""
+    """Yield `count` lists of batches, moved to the device (None: left in host memory). `made`: the results of loader
+    processes, in order. `first`: step of the first list."""
     return from_host(([unpack_batch(batch) for batch in batches] for batches in made), first, count, device)
 
 
 def from_host(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
-    """Yield `count` results of `made`, each a list of batches, moved to the device. For a GPU, a thread copies them
-    ahead of their use. `first`: number of the first result."""
+    """Yield the lists of batches in `made`, moved to the device (None: left in host memory). For a GPU, a thread copies
+    them ahead of their use. `count`: how many lists `made` has. `first`: step of the first list."""
     if is_gpu(device) and count:
         yield from copy_ahead(in_thread(made), first, count, device)
         return
@@ -302,11 +302,11 @@ def wait_for_copies(batches: list[Batch], event: Any, device: torch.device) -> l
 
 
 def in_thread(made: Iterator[list[Batch]]) -> Callable[[int], list[Batch]]:
-    """Return a function that returns the next result of `made` at each call, whatever number it is called with. A
-    thread calls it.
+    """Return a function that returns the next result of `made` at each call and ignores its argument. (`copy_ahead`
+    calls it in a thread, with the number of the result.)
 
-    The loader processes are started here, before the thread: a fork while another thread computes may inherit a lock
-    that is never released.
+    The first result is taken here, before that thread starts, because this starts the loader processes: a fork while
+    another thread computes may inherit a lock that is never released.
     """
     waiting = [next(made)]
 

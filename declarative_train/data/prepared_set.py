@@ -51,7 +51,7 @@ class PreparedSet:
               fields are read when a batch needs them. Lazy fields (such as images) are never in memory
     chain     transforms of images
     skips     bad rows, if the recipe skips them; None: a bad row is an error
-    levels    level of each sample, if fields have length buckets (data/length_buckets.py)
+    levels    index of the length bucket of each sample, if fields have length buckets (data/length_buckets.py)
     """
 
     name: str
@@ -98,7 +98,7 @@ class PreparedSet:
     def gather(
         self, samples: np.ndarray, names: Collection[str] | None = None, epoch: int | None = None
     ) -> dict[str, np.ndarray]:
-        """Return a dict from field name to values (N, *sample shape), for N samples given by their numbers in the set
+        """Return a dict from field name to values (N, *sample shape), for N samples given by their indices in the set
         (int64).
 
         `names`: the fields to return; None: all. `epoch`: the training epoch, None in an evaluation; random transforms

@@ -94,7 +94,7 @@ class TrainingBatches:
         self._cuts, self._buckets = _cuts(spec, self._set), None
         if self._cuts is not None:
             self._buckets = BucketOrder(
-                spec.seed, self._cuts.levels, batch.global_batch_size, self._in_epoch, shuffle=spec.shuffle
+                spec.seed, self._cuts.levels, batch.global_batch_size, self._index_without_buckets, shuffle=spec.shuffle
             )
         stays = hold_on_device and self._set.is_held and not spec.workers
         self._is_on_device = self._device is not None and stays and has_room(self._set, self._device, steps_bytes)
@@ -102,23 +102,24 @@ class TrainingBatches:
         if self._device is not None and self._is_on_device:
             self._set = self._set.to(self._device)
 
-    def samples(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return the number in the set of the sample at each of these positions of an epoch."""
-        return self._in_epoch(epoch, self._place(epoch, positions))
+    def sample_indices(self, epoch: int, positions: np.ndarray) -> np.ndarray:
+        """Return, for each of these positions of an epoch, the index in the set of its sample."""
+        return self._index_without_buckets(epoch, self._position_without_buckets(epoch, positions))
 
-    def _place(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Map positions of an epoch to positions of the order without length buckets that have the same samples."""
+    def _position_without_buckets(self, epoch: int, positions: np.ndarray) -> np.ndarray:
+        """Return, for each of these positions of an epoch, the position that its sample would have without length
+        buckets."""
         return positions if self._buckets is None else self._buckets.positions(epoch, positions)
 
-    def _in_epoch(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return the number in the set of the sample at each of these positions, in the order without length
+    def _index_without_buckets(self, epoch: int, positions: np.ndarray) -> np.ndarray:
+        """Return, for each of these positions, the index in the set of the sample that it would have without length
         buckets."""
         if isinstance(self._order, MixedOrder):
-            return self._order.samples(self._order.at(epoch, positions))
+            return self._order.sample_indices(self._order.at(epoch, positions))
         if not self._spec.shuffle:
             return positions
         if self._order is not None:
-            return self._order.samples(epoch, positions)
+            return self._order.sample_indices(epoch, positions)
         return sample_index(self._spec.seed, epoch, positions, self._set.num_samples)
 
     def step(self, step: int) -> list[Batch]:
@@ -168,8 +169,10 @@ class TrainingBatches:
         if isinstance(self._order, MixedOrder):
             from declarative_train.data.shuffle_reader import gather_mixture
 
-            return gather_mixture(self._set, self._order, epoch or 0, self._place(epoch or 0, positions))
-        ids = self.samples(epoch or 0, positions)
+            return gather_mixture(
+                self._set, self._order, epoch or 0, self._position_without_buckets(epoch or 0, positions)
+            )
+        ids = self.sample_indices(epoch or 0, positions)
         return ids, self._set.gather(ids, epoch)
 
     def _iterate_windows(
@@ -261,8 +264,8 @@ class TrainingBatches:
         return runs
 
     def _block(self, runs: Sequence[_Run], take: TakeRuns) -> Iterator[list[Batch]]:
-        """Yield the batches of each step of `runs`. One call of `take` reads the rows of all these steps, in the order
-        (step, chunk, row)."""
+        """Yield the batches of each step of `runs` (ranges of steps with full batches). One call of `take` reads the
+        rows of all these steps, in the order (step, chunk, row)."""
         batch, size = self._batch, self._batch.microbatch_size
         num_chunks = batch.accumulation * batch.num_microbatches
         samples, gathered = take(runs)
@@ -280,7 +283,7 @@ class TrainingBatches:
     def _gather_runs(self, runs: Sequence[_Run]) -> Taken:
         if isinstance(self._order, MixedOrder):
             return self._in_turn(runs, lambda run: self._at_once(run.epoch, self._positions(run)))
-        samples = np.concatenate([self.samples(run.epoch, self._positions(run)) for run in runs])
+        samples = np.concatenate([self.sample_indices(run.epoch, self._positions(run)) for run in runs])
         return samples, self._set.gather(samples)
 
     def _positions(self, run: _Run) -> np.ndarray:
@@ -324,7 +327,7 @@ class EvaluationBatches:
         return len(self._slots)
 
     def batch(self, number: int) -> Batch:
-        """Return batch `number` (from 0) of this rank. Raises DataError."""
+        """Return this rank's batch with the index `number`. Raises DataError."""
         return move_batch(self._on_host(number), self._device)
 
     def iterate(self) -> Iterator[Batch]:
@@ -346,8 +349,8 @@ class EvaluationBatches:
         return ahead(self.batch, 0, len(self))
 
     def _iterate_kept(self) -> Iterator[Batch]:
-        """Yield this rank's batches of a set that fits into memory. After the first pass, the batches stay in host
-        memory for the next evaluation."""
+        """Yield this rank's batches of a set that is read from files, although it would fit into memory. After the
+        first pass, the batches stay in host memory for the next evaluation."""
         key = tuple(self._slots), self.num_samples
         made = iter(self._set.kept[key]) if key in self._set.kept else self._read_and_keep(key)
         for (batch,) in from_host(([batch] for batch in made), 0, len(self), self._device):
@@ -398,10 +401,11 @@ class EvaluationBatches:
 
 
 def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> RolledOrder | None:
-    """Return the order in which the rows of an unshuffled set are read block by block, ahead of their use.
+    """Return the order in which an unshuffled set is read block by block, ahead of its use.
 
-    Return None if the set is not read in this way: it is in memory, it has fewer than two blocks, the recipe skips bad
-    rows, or loader processes make whole steps.
+    Return None if the set is not read in this way: it is in memory, its table has no blocks or its rows are not in the
+    order of the files, the recipe skips bad rows, or the recipe sets `workers`, so that loader processes make whole
+    steps.
     """
     prepared = samples.prepared
     if spec.workers or samples.is_held or prepared.skips is not None:
@@ -426,6 +430,6 @@ def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> 
 
 
 def spread(positions: np.ndarray, num_samples: int, total: int) -> np.ndarray:
-    """Return the sample numbers at these positions of an evaluation. It uses `num_samples` samples, spread evenly over
-    a set of `total` samples."""
+    """Return the indices in the set of the samples at these positions of an evaluation. The evaluation uses
+    `num_samples` samples, spread evenly over a set of `total` samples."""
     return positions if num_samples == total else positions * total // num_samples

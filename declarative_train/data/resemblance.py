@@ -139,8 +139,8 @@ def _check_neighbours(
 
 
 def _correlation(values: np.ndarray) -> float:
-    """Return the correlation of each value with the next one, or 0 for a target with few different values, such as
-    classes."""
+    """Return the correlation between each value and the next one. Return 0 if fewer than half of the values are
+    different from each other, as with classes."""
     if len(np.unique(values)) < len(values) // 2:
         return 0.0
     return float(np.corrcoef(values[:-1], values[1:])[0, 1])

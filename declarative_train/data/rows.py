@@ -19,19 +19,19 @@ from declarative_train.data.spec import WindowSpec
 
 
 class SetRows(ABC):
-    """Rows of a set: a map from the place in the set to the row number in the table."""
+    """Rows of a set: a map from the place (the index within the set) to the row number (the index in the table)."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the row numbers at these places of the set, int64."""
+        """Return the row numbers in the table at these places of the set, int64."""
 
     @abstractmethod
     def between(self, start: int, stop: int) -> slice | np.ndarray:
-        """Return the row numbers at the places `start` to `stop` - 1 of the set, in the form that `Table.read`
-        accepts."""
+        """Return the row numbers in the table at the places `start` to `stop` - 1 of the set, in the form that
+        `Table.read` accepts."""
 
     def chunks(self, size: int) -> Iterator[tuple[int, slice | np.ndarray]]:
         """Yield (place in the set of the first row, row numbers) for each chunk of at most `size` rows."""
@@ -79,8 +79,8 @@ class RowList(SetRows):
 @dataclass(frozen=True, slots=True, eq=False)
 class RowChain(SetRows):
     """Rows of a set of a mixture, whose table is the concatenation of several tables. `pieces`: the rows of the set in
-    each of these tables, numbered within that table. `firsts`: the number of each table's first row in the
-    concatenation."""
+    each of these tables, as row numbers of that table. `firsts`: row number in the concatenation of the first row of
+    each table."""
 
     pieces: tuple[SetRows, ...]
     firsts: tuple[int, ...]
@@ -116,7 +116,8 @@ class RowChain(SetRows):
         return np.concatenate(listed) if listed else np.empty(0, np.int64)
 
     def pick(self, places: np.ndarray) -> SetRows:
-        """Return the rows at these places, which ascend, as a RowChain with one piece per table."""
+        """Return the rows at these places of the set as a RowChain with one piece per table. `places`: indices within
+        the set, ascending."""
         cuts = np.searchsorted(places, self.begins[1:-1])
         parts = zip(self.pieces, np.split(places, cuts), self.begins.tolist(), strict=False)
         return RowChain(tuple(piece.pick(mine - begin) for piece, mine, begin in parts), self.firsts)
@@ -152,7 +153,7 @@ class RowShare(SetRows):
     starts   (blocks + 1,) first row of each block, from row 0 on
     base     the rows that are divided; None: all rows
     others   True: the set has the rows of `base` that are not in the share
-    counts   (blocks + 1,) number of the set's rows before each block
+    counts   (blocks + 1,) how many rows of the set are before each block, then how many it has
     """
 
     starts: np.ndarray
@@ -213,7 +214,7 @@ class Windows:
     k of a run, from 0, begins `k * stride` places after the start of the run.
 
     begins   (runs,) place at which each run begins
-    counts   (runs + 1,) number of samples in all earlier runs
+    counts   (runs + 1,) how many samples all earlier runs have, then how many there are
     """
 
     length: int
@@ -225,7 +226,7 @@ class Windows:
         return int(self.counts[-1])
 
     def starts(self, samples: np.ndarray) -> np.ndarray:
-        """Return the places in the set at which these samples begin, int64."""
+        """Return the places in the set (indices of rows) at which these samples begin, int64."""
         if len(self.begins) == 1:
             return np.asarray(samples * np.int64(self.stride) + self.begins[0])
         run = np.searchsorted(self.counts, samples, side="right") - 1
@@ -257,8 +258,8 @@ def row_order(table: Table, window: WindowSpec | None) -> RowOrder:
 
 
 def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of the rows `first` to `stop` - 1 in the order that windows need, and the number of rows in
-    each group. In a mixture, these are the rows of one source, because each source has groups of its own."""
+    """Return two arrays: the row numbers `first` to `stop` - 1 in the order that windows need, and how many rows each
+    group has. In a mixture, these are the rows of one source, because each source has groups of its own."""
 
     def read(column: str) -> np.ndarray:
         return table.read([column], slice(first, stop))[column]

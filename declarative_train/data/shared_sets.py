@@ -176,7 +176,7 @@ class Offer(NamedTuple):
 def offer(spec: DataSpec) -> Offer | None:
     """Prepare the sets and move them to shared memory, which this process then uses too.
 
-    Return a reference for other processes; None if the sets cannot be shared. Raises DataError.
+    Return a reference with which other processes find them; None if the sets cannot be shared. Raises DataError.
     """
     sets = prepare_sets(spec)
     if not hasattr(os, "memfd_create") or not all(each.is_held for each in sets.values()):
@@ -292,8 +292,8 @@ class Sample:
         self._values: dict[str, np.ndarray | None] = {}
 
     def first(self, name: str, num_rows: int) -> np.ndarray | None:
-        """Return the values (N, ...) of a field for the first training samples, at most `num_rows`. Return None if the
-        field is lazy (images), or if its values cannot be read now."""
+        """Return the values (N, ...) of a field for the first training samples among these samples, at most `num_rows`.
+        Return None if the field is lazy (images), or if its values cannot be read now."""
         if name in self._values:
             found = self._values[name]
             return None if found is None else found[: min(num_rows, self.num_training)]
@@ -305,8 +305,8 @@ class Sample:
             return None
 
     def pick_extremes(self, names: Sequence[str], num_rows: int, most: int) -> dict[str, np.ndarray | None]:
-        """Return a dict from field name to values, for the first `num_rows` training samples and at most `most` further
-        ones with extreme values.
+        """Return a dict from field name to values, for the first `num_rows` training samples among these samples, and
+        at most `most` further ones with extreme values.
 
         A value is extreme if it is the minimum or the maximum of its column, or the closest to zero: logarithms, roots
         and divisions fail there first. A set that is not in memory is not searched for them. The values of a field are
@@ -343,12 +343,13 @@ class Sample:
         return self._values[name]
 
     def _is_lazy(self, name: str) -> bool:
-        """Return whether a field is lazy, so that decoding its values (images) would take too long here."""
+        """Return whether the values of a field are read from files (images) each time they are needed, which would take
+        too long here."""
         return any(part.name == name and part.field.is_lazy for part in self._sets[0].parts)
 
     def place(self, row: int) -> str:
-        """Return the position (row and file) of sample number `row` of these samples, for messages. The position of a
-        window is that of its first row."""
+        """Return the position (row and file) of the sample with index `row` among these samples, for messages. The
+        position of a window is that of its first row."""
         for each, chosen in zip(self._sets, self._samples, strict=True):
             if row < len(chosen):
                 places = chosen[row : row + 1]
@@ -368,7 +369,7 @@ def sample(spec: DataSpec) -> Sample:
 
 
 def _choose_samples(each: PreparedSet, most: int) -> np.ndarray:
-    """Return the numbers of at most `most` samples of a set, ascending and spread evenly over the set. If the set is
+    """Return the indices of at most `most` samples of a set, ascending and spread evenly over the set. If the set is
     not in memory, they are its first samples."""
     if each.held is None:
         return np.arange(min(each.num_samples, most, MOST_READ))

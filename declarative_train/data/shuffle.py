@@ -54,7 +54,7 @@ def fit_roll(num_samples: int, num_blocks: int, sample_bytes: int, window: int |
 
 @dataclass(frozen=True, slots=True)
 class BlockPiece:
-    """Consecutive samples of one block: `count` of them, from sample number `first` on."""
+    """Consecutive samples of one block: `count` of them, from the sample with index `first` in the set on."""
 
     first: int
     count: int
@@ -65,9 +65,9 @@ class ShuffleWindow:
     """Samples that are shuffled together: `size` consecutive samples of the block layout (see the top of this file) of
     one epoch.
 
-    `start`: place of the first sample in the block layout. `number`: number of the window in the epoch. `stream`:
-    number of the stream that the window belongs to. `key`: key of the random permutation of the samples; None: they are
-    not shuffled.
+    `start`: index of the first sample in the block layout. `number`: index of the window in the epoch. `stream`: index
+    of the stream that the window belongs to. `key`: key of the random permutation of the samples; None: they are not
+    shuffled.
     """
 
     epoch: int
@@ -78,13 +78,13 @@ class ShuffleWindow:
     key: int | None
 
     def order(self) -> np.ndarray:
-        """Return the permutation of the window, (size,) int64: entry k is the sample that is used in turn k. Samples
-        are numbered from 0 within the window."""
+        """Return the permutation of the window, (size,) int64: entry k is the index within the window of the sample
+        that is used in turn k."""
         return np.arange(self.size) if self.key is None else shuffle_all(self.key, self.size)
 
     def inner(self, places: np.ndarray) -> np.ndarray:
-        """Return the sample that is used at each of `places`, numbered from 0 within the window. `places`: indices into
-        the block layout, all in this window."""
+        """Return, for each of `places`, the index within the window of the sample that is used there. `places`: indices
+        into the block layout, all in this window."""
         places = places - self.start
         return places if self.key is None else np.asarray(_window_order(self.key, self.size)[places])
 
@@ -95,10 +95,11 @@ def _window_order(key: int, size: int) -> np.ndarray:
 
 
 class RolledOrder:
-    """Order of a block-shuffled set.
+    """Order of the samples of a block-shuffled set.
 
-    `starts` (blocks + 1,): the number of the first sample of each block, then the number of all samples. `roll`: number
-    of streams, and of blocks per window. `seed`: None means that blocks and samples keep their order.
+    `starts` (blocks + 1,): the index in the set of the first sample of each block, then the end of the last block.
+    `roll`: how many streams there are, and how many blocks a window has. `seed`: None means that blocks and samples
+    keep their order.
     """
 
     def __init__(self, seed: int | None, starts: np.ndarray, roll: RollSpec, batch_size: int) -> None:
@@ -113,31 +114,31 @@ class RolledOrder:
         self.stretches = np.concatenate([[0], np.cumsum(counts)])
         self.epoch = lru_cache(maxsize=3)(self._epoch)
 
-    def samples(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return the number in the set (int64) of the sample at each of these positions of an epoch."""
-        return self.epoch(epoch).samples(self.places(positions))
+    def sample_indices(self, epoch: int, positions: np.ndarray) -> np.ndarray:
+        """Return, for each of these positions of an epoch, the index in the set (int64) of its sample."""
+        return self.epoch(epoch).sample_indices(self.places(positions))
 
     def places(self, positions: np.ndarray) -> np.ndarray:
-        """Return the index into the block layout that belongs to each of these positions of an epoch. It is the same in
-        every epoch."""
+        """Return, for each of these positions of an epoch, its index into the block layout (see the top of this file).
+        This index is the same in every epoch; the block layout is not."""
         streams, turns = self.turns(positions)
         return np.asarray(self.stretches[streams] + turns)
 
     def places_of_batches(self, positions: np.ndarray, count: int) -> np.ndarray:
-        """Return the indices into the block layout for some samples of `count` consecutive full batches. `positions`:
-        the positions of these samples in the first batch, counted from the start of the epoch; each later batch gives
-        the samples at the same positions within it."""
+        """Return the indices into the block layout of the same positions in `count` consecutive full batches.
+        `positions`: these positions in the first batch, counted from the start of the epoch."""
         size, streams = self._batch_size, self.num_streams
         if size % streams:
             return self.places((positions + size * np.arange(count)[:, None]).ravel())
         return np.asarray((self.places(positions) + size // streams * np.arange(count)[:, None]).ravel())
 
     def runs_of_batch(self, positions: np.ndarray) -> tuple[np.ndarray, int]:
-        """Divide `positions`, which are in one full batch, into runs. Return the index into the block layout of the
-        first sample of each run, and the number of samples of every run.
+        """Divide `positions`, which are in one full batch, into runs: all samples of one stream in the batch. Return
+        the index into the block layout of the first sample of each run, and how many samples every run has.
 
-        A run is all samples of one stream in the batch: they are consecutive in the block layout, and the next full
-        batch continues them. The returned number is 0 if the positions are not whole runs of equal size.
+        The samples of a run are consecutive in the block layout, and the next full batch continues them. The returned
+        length is 0 if the batch does not have equally many samples of all streams, or if `positions` do not consist of
+        whole runs.
         """
         length, rest = divmod(self._batch_size, self.num_streams)
         if rest or len(positions) % length:
@@ -146,7 +147,7 @@ class RolledOrder:
         return places[:, 0], length if bool((np.diff(places) == 1).all()) else 0
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return two arrays with one entry for each of `positions` of an epoch: the number of its stream, and the index
+        """Return two arrays with one entry for each of `positions` of an epoch: the index of its stream, and the index
         of its sample within the stream."""
         size, count = self._batch_size, self.num_streams
         positions = np.asarray(positions, np.int64)
@@ -159,10 +160,10 @@ class RolledOrder:
         return self._turns_of_run(slot, begin, np.minimum(size, self.num_samples - begin))
 
     def places_of_run(self, slot: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """Return an index into the block layout for each entry of the three arrays.
+        """Return the index into the block layout of one sample for each entry of the three arrays.
 
-        An entry describes one sample: it is number `slot`, from 0, among the `length` positions of the sequence from
-        position `begin` on, after these positions are sorted by stream.
+        Take the `length` positions of the sequence from position `begin` on, and sort them by stream. The sample is the
+        one at index `slot` of the sorted positions.
         """
         streams, turns = self._turns_of_run(slot, begin, length)
         return np.asarray(self.stretches[streams] + turns)
@@ -178,8 +179,9 @@ class RolledOrder:
         turn = -((streams - begin) // count)  # turn of the stream at its first position from `begin` on
         return streams, turn + slot - before
 
-    def first_position(self, stream: np.ndarray, turn: np.ndarray) -> np.ndarray:
-        """Return the position of the epoch that uses the sample with index `turn` (from 0) of a stream."""
+    def sequence_position(self, stream: np.ndarray, turn: np.ndarray) -> np.ndarray:
+        """Return the position in the sequence, before batches are sorted by stream, of the sample with index `turn` in
+        a stream."""
         return np.asarray(turn * self.num_streams + stream)
 
     def _epoch(self, epoch: int) -> EpochLayout:
@@ -189,16 +191,16 @@ class RolledOrder:
 def _stream_of(
     slot: np.ndarray, rounds: np.ndarray, first: np.ndarray, phase: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Return the stream of number `slot` of a run of the sequence (consecutive positions, sorted by stream).
+    """Return the index of the stream that has index `slot` in consecutive positions of the sequence, sorted by stream.
 
-    Each stream has `rounds` or rounds + 1 consecutive slots:
+    Each stream has `rounds` or rounds + 1 of these positions:
 
     streams 0 to first - 1        rounds + 1
     streams first to phase - 1    rounds
     streams phase to last - 1     rounds + 1
     all later streams             rounds
 
-    The five arrays have one entry for each result. A range that ends before it begins is empty.
+    The five arrays have one entry for each result. A range of streams that ends before it begins is empty.
     """
     more = rounds + 1
     end_first = first * more
@@ -214,8 +216,8 @@ def _stream_of(
 class EpochLayout:
     """Block layout of one epoch: the order of the blocks, and the windows that are cut from it.
 
-    `stretches`: the place at which each stream begins, then the end of the last one. `window`: blocks per window. The
-    memory of the object grows with the number of blocks.
+    `stretches`: the index in the block layout at which each stream begins, then the end of the last stream. `window`:
+    how many blocks a window has. The memory of the object grows with the number of blocks.
     """
 
     def __init__(self, seed: int | None, epoch: int, starts: np.ndarray, stretches: np.ndarray, window: int) -> None:
@@ -230,7 +232,7 @@ class EpochLayout:
         self.cuts = np.concatenate([*cuts, stretches[-1:]])
         self.windows_of = np.concatenate([[0], np.cumsum([len(each) for each in cuts])])
 
-    def samples(self, places: np.ndarray) -> np.ndarray:
+    def sample_indices(self, places: np.ndarray) -> np.ndarray:
         number = self.number_of(places)
         order = np.argsort(number, kind="stable")
         found = np.empty(len(places), np.int64)
@@ -241,7 +243,8 @@ class EpochLayout:
         return found
 
     def number_of(self, places: np.ndarray) -> np.ndarray:
-        """Return the number of the window that contains each of `places` (indices into the block layout)."""
+        """Return, for each of `places` (indices into the block layout), the index in the epoch of the window that
+        contains it."""
         found: np.ndarray = np.searchsorted(self.cuts, places, side="right") - 1
         return found
 
@@ -257,8 +260,8 @@ class EpochLayout:
         return ShuffleWindow(self._epoch, number, stream, start, stop - start, key)
 
     def pieces(self, window: ShuffleWindow) -> list[BlockPiece]:
-        """Return the pieces of blocks of which a window consists. `ShuffleWindow.inner` numbers the samples of the
-        window in this order."""
+        """Return the pieces of blocks that a window consists of, in the order of the block layout.
+        `ShuffleWindow.inner` counts the samples of the window in this order."""
         start, stop = window.start, window.start + window.size
         first = int(np.searchsorted(self._laid, start, side="right")) - 1
         last = int(np.searchsorted(self._laid, stop, side="left"))
@@ -272,10 +275,11 @@ def _pairs(stretches: np.ndarray) -> Sequence[tuple[int, tuple[int, int]]]:
 
 
 def _cut(laid: np.ndarray, start: int, stop: int, window: int, stream: int, num_streams: int) -> np.ndarray:
-    """Return the places of the block layout at which the windows of one stream begin.
+    """Return the indices into the block layout at which the windows of one stream begin.
 
-    `laid`: the place at which each block begins. `start`, `stop`: places at which the stream begins and ends. `window`:
-    blocks per window. `stream`, `num_streams`: number of the stream, and of all streams.
+    `laid`: the index in the block layout at which each block begins. `start`, `stop`: indices at which the stream
+    begins and ends. `window`: how many blocks a window has. `stream`, `num_streams`: index of the stream, and how many
+    streams there are.
     """
     first = int(np.searchsorted(laid, start, side="right"))
     # ends of the blocks of the stream, without the last block
@@ -290,7 +294,8 @@ MOST_SAMPLES = 1 << 17
 
 
 def sample_blocks(table: Table, rows: SetRows, windows: Windows | None) -> np.ndarray | None:
-    """Return (blocks + 1,) int64: the number of the first sample of each block, then the number of all samples.
+    """Return (blocks + 1,) int64: the index in the set of the first sample of each block, then the number of all
+    samples.
 
     A sample belongs to the block of its first row. Return None if the table has no blocks, or if the rows are not in
     the order of the files.
@@ -349,7 +354,7 @@ def blocks_of(prepared: PreparedSet) -> np.ndarray | None:
 
 def cut(starts: np.ndarray, most: int) -> np.ndarray:
     """Cut each block with more than `most` samples into parts of about equal size. `starts` (blocks + 1,): the first
-    sample of each block, then the number of all samples. Return the same for the new blocks."""
+    sample of each block, then the number of all samples. Return such an array for the new blocks."""
     sizes = np.diff(starts)
     pieces = -(-sizes // most)
     block = np.repeat(np.arange(len(sizes)), pieces)
@@ -358,10 +363,10 @@ def cut(starts: np.ndarray, most: int) -> np.ndarray:
 
 
 def _places(starts: np.ndarray, rows: SetRows) -> np.ndarray | None:
-    """Return the place in the set at which each block begins. `starts`: the row of the table at which each block
-    begins.
+    """Return the index within the set of the first row of each block. `starts`: the row of the table at which each
+    block begins.
 
-    If that row is not in the set, the place is that of the set's next row. Return None if the rows of the set are not
+    If that row is not in the set, the index is that of the set's next row. Return None if the rows of the set are not
     in the order of the files.
     """
     if isinstance(rows, RowRange):

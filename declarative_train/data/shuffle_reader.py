@@ -34,10 +34,10 @@ _LOOKED_AT = 1 << 18  # positions that are examined to find the streams that a r
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankNeeds:
-    """Samples that a rank needs: those of its streams, from position `position` of epoch `epoch` to the end of epoch
-    `last_epoch`.
+    """Samples that a rank needs: those of its streams (data/shuffle.py), from position `position` of epoch `epoch` to
+    the end of epoch `last_epoch`.
 
-    `streams`: numbers of the streams that the rank reads. `tail`: the rank's positions in the last batch of an epoch if
+    `streams`: indices of the streams that the rank reads. `tail`: the rank's positions in the last batch of an epoch if
     that batch is not full, else empty.
     """
 
@@ -52,15 +52,16 @@ class RankNeeds:
         return layout.window(name[1]).stream in self.streams or name[1] in self._last(order, layout)
 
     def windows(self, order: RolledOrder) -> Iterator[WindowName]:
-        """Yield (epoch, number) of each window that the rank needs, in the order in which it is first read from."""
+        """Yield (epoch, index in the epoch) of each window that the rank needs, in the order in which it is first read
+        from."""
         for epoch in range(self.epoch, self.last_epoch + 1):
             layout = order.epoch(epoch)
             own = [np.arange(*layout.windows_of[stream : stream + 2]) for stream in self.streams]
             numbers = np.unique(np.concatenate([*own, self._last(order, layout)]).astype(np.int64))
             streams = np.searchsorted(layout.windows_of, numbers, side="right") - 1
             begin = order.stretches[streams]
-            firsts = order.first_position(streams, layout.cuts[numbers] - begin)
-            ends = order.first_position(streams, layout.cuts[numbers + 1] - begin)
+            firsts = order.sequence_position(streams, layout.cuts[numbers] - begin)
+            ends = order.sequence_position(streams, layout.cuts[numbers + 1] - begin)
             is_left = ends > self.position if epoch == self.epoch else np.ones(len(numbers), bool)
             for number in numbers[is_left][np.argsort(firsts[is_left], kind="stable")].tolist():
                 yield epoch, number
@@ -71,7 +72,7 @@ class RankNeeds:
 
 class _Apart(NamedTuple):
     """Samples of a batch whose rows are not in the arena (the common memory of windows), so that they are gathered
-    separately. `places`: their places in the batch. `values`: dict from field name to their values."""
+    separately. `places`: their indices in the batch. `values`: dict from field name to their values."""
 
     places: np.ndarray
     values: dict[str, np.ndarray]
@@ -105,7 +106,8 @@ class WindowsAhead:
         self._current: dict[int, WindowName] = {}
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
-        """Return the samples at these positions of an epoch: their numbers, and a dict from field name to tensor.
+        """Return the samples at these positions of an epoch: their indices in the set, and a dict from field name to
+        tensor.
 
         `of_epoch`: None means epoch 0. Positions must increase from call to call, because windows that are used up are
         dropped. Raises DataError.
@@ -113,17 +115,18 @@ class WindowsAhead:
         return self.at(of_epoch or 0, self._order.places(positions))
 
     def of_batches(self, epoch: int, positions: np.ndarray, count: int) -> Taken:
-        """Return sample numbers and tensors for `count` consecutive full batches. `positions`: the wanted positions of
-        the first batch; each later batch gives the samples at the same positions within it."""
+        """Return the samples at the same positions of `count` consecutive full batches: their indices in the set, and a
+        dict from field name to tensor. `positions`: these positions in the first batch, counted from the start of the
+        epoch."""
         firsts, length = self._order.runs_of_batch(positions)
         if not length:
             return self.at(epoch, self._order.places_of_batches(positions, count))
         return self._of_streams(epoch, firsts, length, count)
 
     def _of_streams(self, epoch: int, firsts: np.ndarray, length: int, count: int) -> Taken:
-        """Return the numbers of the samples, and their tensors, of `count` consecutive batches. A batch has `length`
-        consecutive samples of each stream. `firsts`: for each stream, the index of its first sample in the block layout
-        (`data/shuffle.py` explains streams and block layouts)."""
+        """Return the samples of `count` consecutive batches: their indices in the set, and a dict from field name to
+        tensor. A batch has `length` consecutive samples of each stream. `firsts`: for each stream, the index of its
+        first sample in the block layout (`data/shuffle.py` explains streams and block layouts)."""
         layout, size = self._order.epoch(epoch), count * length
         samples, index = np.empty((2, count, len(firsts), length), np.int64)
         apart: list[_Apart] = []
@@ -148,8 +151,8 @@ class WindowsAhead:
         return samples.reshape(-1), self._gather_tensors(index.reshape(-1), apart)
 
     def at(self, epoch: int, places: np.ndarray) -> Taken:
-        """Return the samples at these places of the block layout of an epoch: their numbers, and a dict from field name
-        to tensor."""
+        """Return the samples at `places` of an epoch, which are indices into its block layout (data/shuffle.py): their
+        indices in the set, and a dict from field name to tensor."""
         layout = self._order.epoch(epoch)
         runs, numbers = Runs.of(places).cut(layout.cuts[:-1])
         samples, index = np.zeros((2, len(places)), np.int64)
@@ -186,19 +189,20 @@ class WindowsAhead:
         return {name: torch.from_numpy(array).to(self._dtypes[name]) for name, array in wide.items()}
 
     def _window_in_arena(self, epoch: int, number: int) -> HeldWindow | None:
-        """Return window `number` of an epoch if its rows are in the arena, from which samples of several windows are
-        gathered together; else None."""
+        """Return the window with index `number` in an epoch if its rows are in the arena (the common memory of
+        windows), else None."""
         window = self._window(epoch, number)
         return None if window is None or window.is_apart else window
 
     def _window(self, epoch: int, number: int) -> HeldWindow | None:
-        """Return window `number` of an epoch, after waiting until it is read; None if this rank does not need it."""
+        """Return the window with index `number` in an epoch, after waiting until it is read; None if this rank does not
+        need it."""
         return self._take((epoch, number)) if self._needs.has(self._order, (epoch, number)) else None
 
     def _apart(self, epoch: int, number: int, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         if (window := self._window(epoch, number)) is not None:
             return window.gather(places - window.window.start)
-        samples = self._order.epoch(epoch).samples(places)  # padding: a row of the batch that another rank reads
+        samples = self._order.epoch(epoch).sample_indices(places)  # padding: a row of the batch that another rank reads
         with as_data_error(self._prepared):
             return samples, self._prepared.gather(samples, epoch=epoch)
 
@@ -220,14 +224,14 @@ class WindowsAhead:
 
 
 def gather_mixture(samples: SampleSet, order: MixedOrder, epoch: int, positions: np.ndarray) -> Taken:
-    """Return the samples at these positions of a mixture, which is in memory or read row by row: their numbers, and a
-    dict from field name to tensor.
+    """Return the samples at these positions of an epoch, from a mixture that is in memory or read row by row: a number
+    for each sample (`MixedOrder.numbers`), and a dict from field name to tensor.
 
-    The numbers differ between passes over a source, and random transforms depend on them: an image that an epoch uses
-    twice is transformed in two ways. Raises DataError.
+    An image that an epoch uses twice is transformed in two ways, because the random transforms depend on the pass over
+    its source. Raises DataError.
     """
     placed = order.at(epoch, positions)
-    found = order.samples(placed)
+    found = order.sample_indices(placed)
     numbers = order.numbers(found, placed)
     if not samples.prepared.lazy:
         return numbers, samples.gather(found)
@@ -236,8 +240,8 @@ def gather_mixture(samples: SampleSet, order: MixedOrder, epoch: int, positions:
 
 
 class MixedWindows:
-    """Reader of the samples of a mixture that a rank needs, if some of the sources are block-shuffled. `unpadded`:
-    function (step) -> the positions that the rank needs in the step, without padding. `close` ends the threads."""
+    """Reader of the samples that a rank needs from a mixture with block-shuffled sources. `unpadded`: function from a
+    step to the positions that the rank needs in this step, without padding. `close` ends the threads."""
 
     def __init__(
         self,
@@ -280,8 +284,8 @@ class MixedWindows:
         return {source: tuple(sorted(streams)) for source, streams in found.items()}
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
-        """Return the samples at these positions of an epoch: their numbers, and a dict from field name to tensor.
-        `of_epoch`: None means epoch 0. Raises DataError."""
+        """Return the samples at these positions of an epoch: a number for each sample (`MixedOrder.numbers`), and a
+        dict from field name to tensor. `of_epoch`: None means epoch 0. Raises DataError."""
         placed = self._order.at(of_epoch or 0, positions)
         samples, pieces = np.empty(len(positions), np.int64), []
         for source, number, mine in placed.pieces():
@@ -311,10 +315,10 @@ def _join_pieces(pieces: list[tuple[np.ndarray, dict[str, torch.Tensor]]], size:
 
 @dataclass(frozen=True, slots=True)
 class RolledShare:
-    """Share of a rank's rows that one loader process makes.
+    """Part of a rank's rows that one loader process makes.
 
-    The rank's rows of each chunk are divided into `num_parts` parts; this share is part number `part` of each chunk.
-    Without loader processes, there is one part with all rows.
+    The rank's rows of each chunk are divided into `num_parts` parts; this share is the part with index `part` of each
+    chunk. Without loader processes, there is one part with all rows.
     """
 
     prepared: PreparedSet
@@ -336,15 +340,17 @@ class RolledShare:
         return WindowsAhead(self.prepared, self.order, needs)
 
     def positions(self, step: int) -> list[np.ndarray]:
-        """Return the positions of this share in a step, padding included, as one array per chunk."""
+        """Return the positions of the epoch that this loader process reads in a step, padding included, as one array
+        per chunk."""
         return self._of_part(step, pads=True)
 
     def unpadded(self, step: int) -> np.ndarray:
-        """Return all positions of this share in a step, without padding, as one array."""
+        """Return the positions of the epoch that this loader process reads in a step, without padding, as one array."""
         return np.concatenate(self._of_part(step, pads=False))
 
     def _of_part(self, step: int, *, pads: bool) -> list[np.ndarray]:
-        """Return the positions of this share in a step, one array for each chunk. `pads`: include padding."""
+        """Return the positions of the epoch that this loader process reads in a step, one array per chunk. `pads`:
+        include padding."""
         found = locate(step, self.batch, self.prepared.num_samples)
         mine = slots(found, self.batch, self.dp_rank)
         parts = [np.array_split(positions_of(slot), self.num_parts) for slot in mine]
@@ -355,9 +361,9 @@ class RolledShare:
         ]
 
     def _streams(self, order: RolledOrder) -> tuple[int, ...]:
-        """Return the numbers of the streams that this share reads in full batches. Several steps are examined: if the
-        batch size is not a multiple of the number of streams, the streams differ from step to step, until they
-        repeat."""
+        """Return the indices of the streams that this loader process reads in full batches. If the batch size is not a
+        multiple of the number of streams, the streams differ from step to step, so steps are examined until their
+        streams repeat."""
         cycle = order.num_streams // gcd(order.num_streams, self.batch.global_batch_size)
         num_full = self.prepared.num_samples // self.batch.global_batch_size
         chunks = [each for step in range(1, min(cycle, num_full) + 1) for each in self._of_part(step, pads=False)]
@@ -365,8 +371,9 @@ class RolledShare:
         return tuple(int(stream) for stream in np.unique(order.turns(positions)[0]))
 
     def _tail(self) -> np.ndarray:
-        """Return the positions of this share in the last batch of an epoch if that batch is smaller, else an empty
-        array. In such a batch, the positions belong to other streams than in full batches."""
+        """Return the positions that this loader process reads in the last batch of an epoch if that batch is smaller
+        than the others, else an empty array. In a smaller batch, the positions belong to other streams than in full
+        batches."""
         last = self.batch.steps_per_epoch
         is_full = last * self.batch.global_batch_size <= self.prepared.num_samples
         return np.empty(0, np.int64) if is_full else self.unpadded(last)
@@ -384,8 +391,8 @@ def by_parts(share: RolledShare, num_workers: int) -> Iterator[list[Batch]]:
 
 
 def _make(makers: list[_PartMaker], number: int) -> Any:
-    """Make one part of one step, in a loader process. Results are numbered step after step, and within a step part
-    after part: loader process p makes part p of every step."""
+    """Make one part of one step, in a loader process. With P processes, result `number` is part `number % P` of step
+    `number // P`, counted from the first step. So process p makes part p of every step."""
     share = makers[number % len(makers)]
     return share.make(number // len(makers))
 
@@ -411,8 +418,8 @@ class _PartMaker:
 def _join(pieces: list[Any]) -> Callable[[int | None, np.ndarray], tuple[np.ndarray, dict[str, torch.Tensor]]]:
     """Join the parts of one step, chunk by chunk. `pieces`: the result of each loader process.
 
-    Return a function of the type `Take`, (epoch, positions) -> (sample numbers, tensors). It ignores its arguments,
-    because the samples were read before.
+    Return the function `take` of `make_batches`, (epoch, positions) -> (sample numbers, tensors). It ignores its
+    arguments, because the samples were read before.
     """
     batches = [unpack_batch(batch) for batch, _ in pieces]
     places = [np.cumsum([0, *sizes]) for _, sizes in pieces]

@@ -22,7 +22,7 @@ from declarative_train.data.tensor_sets import as_data_error
 
 _SPARSE = 8  # rows are read as one slice if at least one in so many is wanted
 WindowName = tuple[int, int]
-"""Epoch of a window, and its number in that epoch."""
+"""Epoch of a window, and its index in that epoch."""
 _LONG = 8  # from this number of rows on, the rows of a sample are copied together
 
 
@@ -42,8 +42,8 @@ class Arena:
         self._lock = threading.Lock()
 
     def take(self, count: int) -> int | None:
-        """Reserve `count` consecutive rows and return the index of the first; None if there are not so many free rows
-        together. Their content is undefined."""
+        """Reserve `count` consecutive rows and return the index of the first. Return None if no range of free rows is
+        that long. The content of the rows is undefined."""
         with self._lock:
             for place, (first, end) in enumerate(self._free):
                 if end - first >= count:
@@ -64,10 +64,11 @@ class Arena:
 
 
 class Runs(NamedTuple):
-    """R runs of rows. The rows of a run are consecutive in a batch and in the source of the batch.
+    """R runs: ranges of rows that are consecutive both in a batch and in the source of the batch, such as a block
+    layout.
 
-    The arrays (R,) are in the order of the batch. `places`: place of a run's first row in the batch. `firsts`: number
-    of that row in the source. `lengths`: number of rows of the run.
+    The arrays (R,) are in the order of the batch. `places`: index in the batch of the first row of each run. `firsts`:
+    index of that row in the source. `lengths`: how many rows each run has.
     """
 
     places: np.ndarray
@@ -76,36 +77,36 @@ class Runs(NamedTuple):
 
     @classmethod
     def of(cls, numbers: np.ndarray) -> Runs:
-        """Divide the rows of a batch into runs. `numbers` (N,) int64: number in the source of each row of the batch."""
+        """Divide the rows of a batch into runs. `numbers` (N,) int64: index in the source of each row of the batch."""
         places = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(np.diff(numbers) != 1) + 1])
         return cls(places, numbers[places], np.diff(places, append=len(numbers)))
 
-    def cut(self, ends: np.ndarray) -> tuple[Runs, np.ndarray]:
-        """Cut the runs at the row numbers `ends`, which ascend. No run begins before the first entry of `ends`.
+    def cut(self, borders: np.ndarray) -> tuple[Runs, np.ndarray]:
+        """Cut the runs at the borders between ranges of the source. `borders`: index in the source at which each range
+        begins, ascending. No run begins before the first border.
 
-        Return the new runs, and an array with the range of each new run: range k is from `ends[k]` up to `ends[k +
-        1]`.
+        Return the new runs, and an array with the index of the range that contains each new run.
         """
-        last = np.searchsorted(ends, self.firsts + self.lengths - 1, side="right") - 1
-        of = np.searchsorted(ends, self.firsts, side="right") - 1
+        last = np.searchsorted(borders, self.firsts + self.lengths - 1, side="right") - 1
+        of = np.searchsorted(borders, self.firsts, side="right") - 1
         if (of == last).all():
             return self, of
         counts = last - of + 1
         run = np.repeat(np.arange(len(of)), counts)
         of = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts) + of[run]
-        begins = np.maximum(self.firsts[run], ends[of])
-        stops = np.minimum((self.firsts + self.lengths)[run], np.append(ends, np.iinfo(np.int64).max)[of + 1])
+        begins = np.maximum(self.firsts[run], borders[of])
+        stops = np.minimum((self.firsts + self.lengths)[run], np.append(borders, np.iinfo(np.int64).max)[of + 1])
         return Runs(self.places[run] + begins - self.firsts[run], begins, stops - begins), of
 
     def by(self, owners: np.ndarray) -> Iterator[tuple[int, Runs]]:
-        """Group the runs by owner, and yield (owner, runs of this owner). `owners` (R,): number of the owner of each
+        """Group the runs by owner, and yield (owner, runs of this owner). `owners` (R,): index of the owner of each
         run, such as a window."""
         order = np.argsort(owners, kind="stable")
         for mine in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
             yield int(owners[mine[0]]), Runs(self.places[mine], self.firsts[mine], self.lengths[mine])
 
     def numbers(self, first: int = 0) -> slice | np.ndarray:
-        """Return the number in the source of each row of the runs, minus `first`: as a slice if all these numbers are
+        """Return the index in the source of each row of the runs, minus `first`: as a slice if all these indices are
         consecutive, else as an array."""
         begins = self.firsts - first
         if bool((begins[1:] == begins[:-1] + self.lengths[:-1]).all()):
@@ -116,12 +117,12 @@ class Runs(NamedTuple):
         return _count_from(self.firsts, self.lengths)
 
     def list_places(self) -> np.ndarray:
-        """Return, for each row of the runs, its place in the batch."""
+        """Return the index in the batch of each row of the runs."""
         return _count_from(self.places, self.lengths)
 
     def put(self, found: np.ndarray, rows: np.ndarray) -> None:
-        """Copy values to the places of the runs in a batch. `rows`: the values, one run after the other. `found`: array
-        of the batch, which is changed."""
+        """Copy values into an array of the batch (`found`), at the rows of the runs. `rows`: the values, one run after
+        the other."""
         lengths, count, done = self.lengths, len(self.lengths), 0
         # the first run, or the last, may be shorter than the others: the end of a window cuts it
         begin = int(count > 1 and lengths[0] != lengths[1])
@@ -153,7 +154,8 @@ def _count_from(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def convert_good(
     prepared: PreparedSet, numbers: slice | np.ndarray, parts: Sequence[FieldReader], lazy: Sequence[FieldReader]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray | None]:
-    """Convert consecutive rows, and replace each bad row by the next good one. Raises BadSampleError and SourceError.
+    """Convert the rows `numbers` of the table, and replace each bad row by the next good one among them. Raises
+    BadSampleError and SourceError.
 
     Return three things: a dict from field name to the values of the good rows, for the fields `parts`; a dict from
     column to content for the good rows, for the fields `lazy`; and for each row the index of the good row to use, None
@@ -185,8 +187,8 @@ def convert_into(
     parts: Mapping[FieldReader, np.ndarray],
     lazy: Sequence[FieldReader],
 ) -> dict[str, np.ndarray]:
-    """Convert consecutive rows, and write the values of each field of `parts` into its array. Return a dict from column
-    to content for the lazy fields. Raises BadSampleError and SourceError."""
+    """Convert the rows `numbers` of the table, and write the values of each field of `parts` into its array. Return a
+    dict from column to content for the fields `lazy`. Raises BadSampleError and SourceError."""
     read = read_once(prepared.table, column_names([*parts, *lazy]), numbers)
     for part, out in parts.items():
         with in_row(part, numbers):
@@ -195,7 +197,8 @@ def convert_into(
 
 
 def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:
-    """Return a dict from column to content for the rows `numbers`, which must ascend and are not read again soon.
+    """Return a dict from column to content for the rows `numbers` of the table, which must ascend and are not read
+    again soon.
 
     Rows with small gaps are read as one slice, without a cache. Other rows are read by `Table.read`, which has a cache.
     Raises SourceError.
@@ -212,13 +215,13 @@ class HeldWindow:
     """Shuffle window in memory: the converted rows of its samples. Of images, only the columns with their paths are in
     memory.
 
-    samples  (size,) int64, the numbers of the samples in the order in which they are used
+    samples  (size,) int64, the indices in the set of the samples, in the order in which they are used
     index    (size,) int64, the first row of each sample: in the arena or, if that was full, in arrays of the window.
              Rows are in the order of the file: it is faster to gather rows in random order once than to sort them first
     """
 
     def __init__(self, prepared: PreparedSet, order: RolledOrder, name: WindowName, arena: Arena) -> None:
-        """Read the samples of the window `name`, which is (epoch, number). Raises DataError."""
+        """Read the samples of the window `name`, which is (epoch, index in the epoch). Raises DataError."""
         layout = order.epoch(name[0])
         self.window: ShuffleWindow = layout.window(name[1])
         self._prepared = prepared
@@ -255,8 +258,8 @@ class HeldWindow:
         return {part: self._rows[part.name][self._place : self._place + num_rows] for part in parts}
 
     def _read(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray | None:
-        """Read the pieces of the window. Return the index of the first row of each sample; None if samples are rows, so
-        that sample k is row k."""
+        """Read the pieces of the window. Return the index of the first row of each sample. Return None if each sample
+        is one row: sample k is then row k."""
         offsets = np.cumsum([0, *(each.num_rows for each in pieces)]).tolist()
         rows = self._room(parts, offsets[-1])
         raw = [
@@ -297,8 +300,8 @@ class HeldWindow:
             self._arena.give(self._place, self._num_rows)
 
     def gather(self, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the samples at these places of the window: their numbers, and a dict from field name to values (N,
-        *sample shape). Raises DataError."""
+        """Return the samples at `places`, which are indices within the window: their indices in the set, and a dict
+        from field name to values (N, *sample shape). Raises DataError."""
         lazy = self._decode_lazy(places, self.index.take(places)) if self._raw else {}
         index = self.index[places]  # after decoding, which may have replaced broken images
         return self.samples[places], gather_rows(self._prepared, self._rows, index) | lazy
@@ -315,7 +318,7 @@ class HeldWindow:
 
     def _skip(self, error: BadSampleError, places: np.ndarray) -> None:
         """Replace the sample in `error`, whose image is broken, by the next sample of the window from now on. `places`:
-        places in the window of the samples that are being read. Raises `error` if every sample was tried."""
+        indices within the window of the samples that are being read. Raises `error` if every sample was tried."""
         prepared, size = self._prepared, self.window.size
         if prepared.skips is None:
             raise error
@@ -363,14 +366,15 @@ def window_dtype(prepared: PreparedSet, part: FieldReader) -> np.dtype[np.generi
 
 
 def _of_pieces(pieces: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return the sample numbers of all pieces, one piece after the other, as int64. A piece is (first sample number,
-    number of samples)."""
+    """Return the indices in the set of the samples of all pieces, one piece after the other, as int64. A piece is
+    (index of its first sample, how many samples it has)."""
     return np.concatenate([np.arange(first, first + count) for first, count in pieces])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stretch:
-    """Rows of one piece of a window: `num_rows` rows, with `count` samples from sample number `first` on."""
+    """Piece of a window, with its rows in the table: `num_rows` rows, from which `count` samples are cut. `first`:
+    index in the set of the first sample."""
 
     rows: slice | np.ndarray
     num_rows: int
@@ -387,7 +391,7 @@ class _Stretch:
         return cls(prepared.rows.between(begin, stop), stop - begin, piece.first, piece.count, windows)
 
     def starts(self) -> np.ndarray:
-        """Return the index of the first row of each sample, counted from the first row of the piece."""
+        """Return the index of the first row of each sample of this piece, counted from the first row of the piece."""
         if self.windows is None:
             return np.arange(self.count)
         found = self.windows.starts(np.arange(self.first, self.first + self.count))

@@ -94,7 +94,7 @@ class Skips:
         self._sorted = np.empty(0, np.int64)
 
     def add(self, row: int) -> bool:
-        """Mark a row number as bad. Return True if it was not marked before."""
+        """Mark a row (its index in the table) as bad. Return True if it was not marked before."""
         if row in self._rows:
             return False
         self._rows.add(row)
@@ -110,8 +110,8 @@ class Skips:
         return np.isin(rows, self._sorted)
 
     def replace_bad(self, samples: np.ndarray, rows: SetRows) -> np.ndarray:
-        """Return the sample numbers `samples`, with each known bad sample replaced by the next good sample of the set.
-        `rows`: rows of the set; each row is a sample."""
+        """Return `samples` (indices in the set), with each known bad sample replaced by the next good sample of the
+        set. `rows`: rows of the set; each row is a sample."""
         if not self._rows:
             return samples
         found = np.asarray(samples, np.int64)

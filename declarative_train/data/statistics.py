@@ -181,8 +181,8 @@ def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def _other_classes(part: FieldReader, inherited: Inherited) -> str | None:
-    """Return a message if class numbers of the field mean other classes than in the earlier run, else None. This is so
-    if only the field has a vocabulary, or if the number of classes differs."""
+    """Return a message if class numbers of the field mean other classes than in the earlier run, else None. They do if
+    the field has a vocabulary now but had none, or if the number of classes has changed."""
     before, now = inherited.spec.tensor.num_values, part.sample.num_values
     if "vocabulary" in part.statistics and "vocabulary" not in inherited.statistics:
         return "its values are listed words or numbers here, but were class numbers"

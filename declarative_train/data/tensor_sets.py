@@ -20,7 +20,7 @@ from declarative_train.files.paths import SourceError
 
 
 class SampleSet(ABC):
-    """Interface of a set of samples, numbered from 0 to num_samples - 1."""
+    """Interface of a set of samples, whose indices are 0 to num_samples - 1."""
 
     num_samples: int
     prepared: PreparedSet
@@ -32,8 +32,8 @@ class SampleSet(ABC):
 
     @abstractmethod
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
-        """Return a dict from field name to tensor (N, *sample shape), for the sample numbers `indices`. The tensors are
-        contiguous and have the dtype of the field.
+        """Return a dict from field name to tensor (N, *sample shape), for the samples with these `indices`. The tensors
+        are contiguous and have the dtype of the field.
 
         `epoch`: the training epoch, None in an evaluation; random transforms of images are used only in training.
         Raises DataError.

@@ -101,7 +101,7 @@ def save(place: str | None, data: object) -> None:
         with suppress(OSError):
             os.remove(part)
         return
-    count(os.path.getsize(place), place)
+    count_written(os.path.getsize(place), place)
 
 
 def limit_bytes() -> int:
@@ -115,7 +115,7 @@ def limit_bytes() -> int:
 _uncounted: int | None = None
 
 
-def count(written: int, keep: str) -> None:
+def count_written(written: int, keep: str) -> None:
     """Record that `written` bytes were added to the cache. If the cache is too large, delete old entries, but not
     `keep` (a path). The cache is measured only at the first write of the process and after each 1/32 of the limit,
     because measuring it looks at every file."""

@@ -157,7 +157,8 @@ def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.
     """Split row numbers of a table that consists of consecutive pieces, such as files.
 
     `starts`: first row of each piece, then the number of all rows. Yields, for each piece that has some of the `rows`:
-    the number of the piece, the indices of these rows in `rows`, and their row numbers within the piece."""
+    the index of the piece, the indices of these rows in `rows`, and their row numbers within the piece.
+    """
     import numpy as np
 
     piece_of = np.searchsorted(np.asarray(starts, np.int64), rows, side="right") - 1

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from zlib import crc32
 
-from declarative_train.files.cache import cache_path, count, limit_bytes, mark_used
+from declarative_train.files.cache import cache_path, count_written, limit_bytes, mark_used
 from declarative_train.files.lock import FileLock
 from declarative_train.files.paths import SourceError, file_system, format_path
 from declarative_train.files.remote import FileInfo, find_info, retry
@@ -96,10 +96,10 @@ class Ranges:
         return [found[grain] for grain in range(first, last)]
 
     def _more(self, missing: Sequence[int], last: int, handles: dict[int, int]) -> list[int]:
-        """Return the numbers of further grains to request together with the grains `missing` (read-ahead). Return [] if
-        reads are not sequential. `last`: end (exclusive) of the grains that were asked for. `handles`: descriptors of
-        the segments that this process has locked. Only missing grains of the last grain's segment are returned, if it
-        is locked."""
+        """Return the indices of further grains (pieces of 64 KiB) to request together with the grains `missing`
+        (read-ahead). Return [] if reads are not sequential. `last`: end (exclusive) of the grains that were asked for.
+        `handles`: descriptors of the segments that this process has locked. Only missing grains of the last grain's
+        segment are returned, if it is locked."""
         if not missing:
             return []
         least, most = _AHEAD
@@ -127,12 +127,12 @@ class Ranges:
             if mine:
                 with suppress(OSError):  # a full disk: it will be requested again
                     _put(handle, mine, found)
-                    count(len(mine) * GRAIN, self._place(segment))
+                    count_written(len(mine) * GRAIN, self._place(segment))
         return found
 
     def _read_kept(self, first: int, last: int) -> dict[int, bytes]:
-        """Return a dict from number to bytes for the grains from `first` to `last` (exclusive) that are undamaged in
-        the cache."""
+        """Return a dict from index to bytes for the grains (pieces of 64 KiB) from `first` to `last` (exclusive) that
+        are undamaged in the cache."""
         found: dict[int, bytes] = {}
         for segment in range(first // _OF_SEGMENT, (last - 1) // _OF_SEGMENT + 1):
             place = self._place(segment)
@@ -164,8 +164,8 @@ class Ranges:
 
     @contextmanager
     def _lock_segments(self, segments: set[int]) -> Iterator[dict[int, int]]:
-        """Lock segments during the `with` block. Yield a dict from the number of a segment to its file descriptor. It
-        lacks segments that another process keeps locked or that cannot be written."""
+        """Lock segments (files of the cache) during the `with` block. Yield a dict from the index of a segment to its
+        file descriptor. It lacks segments that another process keeps locked or that cannot be written."""
         until = time.monotonic() + _WAIT_S
         handles: dict[int, int] = {}
         with ExitStack() as stack:
@@ -230,15 +230,15 @@ def _at(slot: int) -> int:
 
 
 def _head(handle: int) -> list[int]:
-    """Return the head of the open segment file `handle`. It has two numbers for each grain: its slot + 1 (0: missing)
-    and its checksum."""
+    """Return the head of the open segment file `handle`. It has two numbers for each grain (piece of 64 KiB): 1 + its
+    slot in the file (0: missing) and its checksum."""
     found = os.pread(handle, _HEAD.size, 0)
     return list(_HEAD.unpack(found) if len(found) == _HEAD.size else [0] * (2 * _OF_SEGMENT))
 
 
 def _put(handle: int, grains: Sequence[int], content: dict[int, bytes]) -> None:
-    """Append grains to the open segment file `handle`, and write its head. `grains`: their numbers. `content`: a dict
-    from number to bytes. Raises OSError."""
+    """Append grains (pieces of 64 KiB) to the open segment file `handle`, and write its head. `grains`: their indices.
+    `content`: a dict from index to bytes. Raises OSError."""
     head = _head(handle)
     slot = 1 + max(0, -(-(os.fstat(handle).st_size - _HEAD.size) // GRAIN))
     whole = b"".join(content[grain] for grain in grains)
@@ -251,7 +251,7 @@ def _put(handle: int, grains: Sequence[int], content: dict[int, bytes]) -> None:
 
 
 def _runs(grains: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the runs of consecutive grain numbers, each as (first, last + 1)."""
+    """Return the ranges of consecutive grains, each as (first, last + 1). `grains`: indices of grains, ascending."""
     found: list[tuple[int, int]] = []
     for grain in grains:
         if found and found[-1][1] == grain:

@@ -59,10 +59,10 @@ class Measure:
     one_class: bool = False
 
     def with_task(self, target: TensorSpec | None) -> Measure:
-        """Return a copy with the task "multiclass" if the target has a probability for each class and the loss of the
-        metric expects one class of several. (Without a task, the metric would treat such a target as multi-label.)
-        Otherwise return the metric unchanged, also if its key `task` is set or does not exist. `target`: spec of the
-        target."""
+        """Return a copy with the task "multiclass" if the target has a probability for each class, and the loss of the
+        metric expects that one of several classes is right (`one_class`). (Without a task, the metric would allow
+        several right classes.) Otherwise return the metric unchanged, also if its key `task` is set or does not exist.
+        `target`: spec of the target."""
         if (
             not self.one_class
             or target is None
@@ -91,8 +91,8 @@ def _names(edges: Edges) -> tuple[str | None, ...]:
 
 
 def _follows_from_loss(term: Term, other: Term | Measure) -> bool:
-    """Return whether `other` is a perplexity that can be computed from the loss values of `term`, without the
-    scores."""
+    """Return whether `other` is a perplexity that can be computed from the values of the loss `term`, so that it does
+    not need the scores: it reads the same tensors, and the loss has neither label smoothing nor class weights."""
     if isinstance(other, Term) or other.component.type != "perplexity" or other.edges != term.edges:
         return False
     same = getattr(term.component, "ignore_index", None) == other.ignore_index
@@ -100,7 +100,7 @@ def _follows_from_loss(term: Term, other: Term | Measure) -> bool:
 
 
 def _select_counted(target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the values of `target` at which `mask` is not 0. The two samples may have different numbers of rows; only
+    """Return the values of `target` at which `mask` is not 0. If the two tensors have different numbers of rows, only
     the rows that both have are used."""
     rows = min(len(target), len(mask))
     return target[:rows][mask[:rows] != 0]

@@ -59,8 +59,9 @@ class Cuts:
 
     def with_experts(self, path: str, found: LayerCut) -> Cuts:
         """Return a copy in which the ranks of `expert` divide the layer at `path`. `found`: the division of the layer.
-        If the layer is a library's model, `found.parts` names the submodules that are divided, and the rest stays as
-        before. What is divided over `expert` is no longer divided over `tensor`."""
+        If the layer is a library's model, only its submodules in `found.parts` are divided over `expert`; its other
+        parameters are divided as before. Parameters that were divided over `tensor` and belong to the divided layer or
+        submodules are no longer divided over `tensor`."""
         own = tuple(f"{path}.{name}." for name in found.parts) or (f"{path}.",)
         return replace(
             self,

@@ -182,7 +182,7 @@ def narrow(
 
 
 def row_of(seen: ObservedValues) -> int:
-    """Return the number of the row with the least value, if this value is below 0; otherwise of the row with the
+    """Return the index of the row with the least value, if this value is below 0; otherwise of the row with the
     greatest value."""
     values = seen.values.reshape(len(seen.values), -1).double()
     least, greatest = values.amin(dim=1), values.amax(dim=1)

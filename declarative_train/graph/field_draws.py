@@ -29,8 +29,9 @@ class FieldDraws:
         self._rows = torch.zeros(0, dtype=torch.int64)
 
     def begin(self, samples: np.ndarray, epoch: int | None, num_rows: int, device: torch.device) -> None:
-        """Set the samples of the next batch. `samples`: their numbers, (N,). `epoch`: number of the epoch; None: the
-        batch belongs to an evaluation. `num_rows`: rows of the batch; those after the N samples are padding."""
+        """Set the samples of the next batch. `samples`: their numbers (`Batch.sample_ids`), (N,). `epoch`: index of the
+        epoch; None: the batch belongs to an evaluation. `num_rows`: rows of the batch; those after the N samples are
+        padding."""
         rows = mix(samples, key_of(self._seed, "draws", "evaluation" if epoch is None else epoch)).view("int64")
         padded = torch.zeros(num_rows, dtype=torch.int64)
         padded[: len(rows)] = torch.from_numpy(rows)
@@ -71,13 +72,13 @@ def _steps(size: int, device: torch.device) -> torch.Tensor:
 
 
 def _uniform(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """Return float64 numbers in [0, 1) from the lowest `bits` bits of each word."""
+    """Return float64 numbers in [0, 1), each made from the lowest `bits` bits of an element of `words` (int64)."""
     return (words & ((1 << bits) - 1)).to(torch.float64) * 2.0**-bits
 
 
 def _normal(words: torch.Tensor) -> torch.Tensor:
-    """Return standard normal float64 numbers, computed from two groups of 24 bits of each word: radius and angle (Box
-    and Muller, 1958). torch computes the last elements of a vector by other code than the rest; the differences are
-    below the precision of float32."""
+    """Return standard normal float64 numbers, each computed from two groups of 24 bits of an element of `words`
+    (int64): radius and angle (Box and Muller, 1958). torch computes the last elements of a vector by other code than
+    the rest; the differences are below the precision of float32."""
     radius = (-2.0 * torch.log1p(-_uniform(words >> 8, 24))).sqrt_()
     return radius.mul_(torch.cos(_uniform(words >> 36, 24) * (2.0 * math.pi)))

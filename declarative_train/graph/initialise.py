@@ -248,8 +248,8 @@ def blocks_of(tensor: torch.Tensor, cut: RankCut) -> Iterator[tuple[torch.Tensor
 
 
 class LocalRows(NamedTuple):
-    """Rows of a tensor that are on this rank. `values`: the local tensor. `first`: number of its first row in the whole
-    tensor."""
+    """Rows of a tensor that are on this rank. `values`: the local tensor. `first`: index in the whole tensor of its
+    first row."""
 
     values: torch.Tensor
     first: int

@@ -48,8 +48,9 @@ def make_merged_reader(
     """Return a function from the name of a tensor to its value in the merged model, which has no adapters.
 
     `names`: names of all tensors of `graph`. `read`: function from a name to the tensor of `graph`. The adapters'
-    tensors are read at once, other tensors when the returned function is called. Weights are merged in float64 and
-    returned in their own dtype."""
+    tensors are read now, other tensors when the returned function is called. Weights are merged in float64 and returned
+    in their own dtype.
+    """
     adapters = adapters_of(graph)
     own: dict[str, dict[str, torch.Tensor]] = {}
     for name in names:

@@ -102,7 +102,7 @@ def _root(modules: dict[str, nn.Module], is_sharded: bool = False) -> nn.Module:
 
 
 class ByName(nn.Module):
-    """Module whose children may have the names of attributes of torch's modules."""
+    """Module whose children may have names that are also attributes of torch's modules, such as `train`."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(_BEFORE) and (found := self.__dict__["_modules"].get(name_of(name))) is not None:

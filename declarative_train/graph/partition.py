@@ -54,8 +54,9 @@ def _read(nodes: Iterable[Node]) -> set[Edge]:
 
 
 def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Edge], made: Mapping[str, Edge]) -> Graph:
-    """Return a graph of `nodes` and `outputs` whose inputs are the fields and other entries of the batch that they
-    read. `made`: dict from the name of such another entry to the edge of `graph` that computes it."""
+    """Return a graph of `nodes` and `outputs`. Its inputs are the values that they read: fields, and values that the
+    batch has in addition to fields. `made`: dict from the name of each additional value to the edge of `graph` that
+    computes it."""
     read = _read(nodes) | set(outputs.values())
     inputs = {name: spec for name, spec in graph.inputs.items() if name in read}
     inputs |= {name: graph.spec(edge) for name, edge in made.items() if name in read}

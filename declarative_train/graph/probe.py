@@ -329,6 +329,7 @@ def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
 
 
 def _with_intervals(spec: TensorSpec, first: TensorSpec) -> TensorSpec:
-    """Return `spec` with the interval of `first`, the spec of the layer's first input. This is valid for layers that
-    only move values."""
+    """Return `spec`, the spec of a layer's output, with the interval of values of `first`, the spec of the layer's
+    first input. This is valid for layers that only move values. If the interval is unknown or the dtypes differ, return
+    `spec` unchanged."""
     return spec if first.interval is None or first.dtype != spec.dtype else spec.between((first.interval,))

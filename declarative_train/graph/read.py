@@ -61,8 +61,8 @@ def term_of(node: Node) -> Term | None:
 
 
 def order_ports(layer: Layer, bound: Iterable[str]) -> list[str | None]:
-    """Return the names of the connected inputs (`bound`) in the order in which the layer's `forward` takes them. An
-    input that is not connected is None in this list."""
+    """Return the name of the input for each argument of the layer's `forward`, in the order of the arguments; None for
+    an input that is not connected. `bound`: names of the connected inputs."""
     names = set(bound)
     ordered: list[str | None] = []
     for port in layer.ports:

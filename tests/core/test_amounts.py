@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from declarative_train.core.amounts import clock, format_count, in_ranges, number
+from declarative_train.core.amounts import clock, format_count, format_number, in_ranges
 
 
 def test_in_ranges() -> None:
@@ -52,7 +52,7 @@ def test_counted(count: int, noun: str, text: str) -> None:
     ],
 )
 def test_numbers_keep_their_digits(value: float | None, text: str) -> None:
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize(

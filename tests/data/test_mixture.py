@@ -133,7 +133,7 @@ def test_a_source_gives_all_of_its_samples_before_one_comes_again(mixed: Spec, w
     batches = TrainingBatches(data, layout(data, 40, 1), 0, open_sets(data))
     drawn: dict[str, list[int]] = {name: [] for name in SIZES}
     for epoch in range(3):
-        for sample in batches.samples(epoch, np.arange(size)).tolist():
+        for sample in batches.sample_indices(epoch, np.arange(size)).tolist():
             drawn[source_of(sample, data)].append(sample)
     for name, samples in drawn.items():
         assert len(samples) / (3 * size) == pytest.approx(WEIGHTS[name], abs=2 / (3 * size))
@@ -149,7 +149,7 @@ def test_without_weights_each_sample_comes_once_per_epoch(mixed: Spec) -> None:
     data = mixed(weighted=False)
     batches = TrainingBatches(data, layout(data, 40, 1), 0, open_sets(data))
     for epoch in range(2):
-        assert sorted(batches.samples(epoch, np.arange(1050))) == list(range(1050))
+        assert sorted(batches.sample_indices(epoch, np.arange(1050))) == list(range(1050))
     assert [each.times for each in measure_parts(data.mix)] == [1, 1, 1]
 
 

@@ -24,13 +24,13 @@ def test_every_sample_once_in_each_epoch(start: int) -> None:
     for trial in range(start, start + 20):
         order, _ = made(trial)
         count = order.num_samples
-        epochs = [order.samples(epoch, np.arange(count)) for epoch in (0, 1)]
+        epochs = [order.sample_indices(epoch, np.arange(count)) for epoch in (0, 1)]
         for found in epochs:
             assert sorted(found.tolist()) == list(range(count))
         if count > 20:
             assert (epochs[0] != epochs[1]).any()
         asked = np.random.default_rng(0).integers(0, count, 50)  # any positions, in any order
-        assert (order.samples(0, asked) == epochs[0][asked]).all()
+        assert (order.sample_indices(0, asked) == epochs[0][asked]).all()
 
 
 def test_a_batch_is_a_run_of_the_sequence_sorted_by_stream() -> None:
@@ -52,7 +52,7 @@ def test_the_batch_size_moves_no_sample_of_the_sequence() -> None:
     starts, roll = np.arange(0, 1001, 10), RollSpec(8, 3)
     runs = {}
     for size in (8, 20, 50, 1000):
-        found = RolledOrder(0, starts, roll, size).samples(0, np.arange(1000))
+        found = RolledOrder(0, starts, roll, size).sample_indices(0, np.arange(1000))
         runs[size] = [frozenset(found[begin : begin + size].tolist()) for begin in range(0, 1000, size)]
     for begin in range(0, 1000, 200):
         at = {size: frozenset().union(*runs[size][begin // size : (begin + 200) // size]) for size in (8, 20, 50)}
@@ -70,7 +70,7 @@ def test_a_rank_reads_its_share_of_the_streams(ranks: int) -> None:
         )
         streams, _ = order.turns(slots[slots < 99_968])
         assert len(set(streams.tolist())) == 16 // ranks
-        samples = order.samples(0, slots[slots < 99_968])
+        samples = order.sample_indices(0, slots[slots < 99_968])
         read.append(set((samples // 100).tolist()))
     assert sum(map(len, read)) <= 1.05 * 1000  # blocks; one at the end of a stretch may be read twice
 
@@ -86,7 +86,7 @@ def test_windows_hold_what_is_mixed_and_no_more_blocks_than_asked() -> None:
             samples = np.concatenate([np.arange(piece.first, piece.first + piece.count) for piece in pieces])
             places = window.start + np.arange(window.size)
             assert len(samples) == window.size > 0
-            assert (samples[window.inner(places)] == layout.samples(places)).all()
+            assert (samples[window.inner(places)] == layout.sample_indices(places)).all()
             assert len(pieces) <= order.window + 1
             total += window.size
         assert total == order.num_samples
@@ -103,22 +103,22 @@ def test_streams_change_their_windows_at_different_times() -> None:
 
 def test_neighbours_are_far_from_each_other() -> None:
     order = RolledOrder(0, np.arange(0, 1_000_001, 1000), RollSpec(16, 8), 256)
-    batch = order.samples(0, np.arange(256 * 2000, 256 * 2001))
+    batch = order.sample_indices(0, np.arange(256 * 2000, 256 * 2001))
     assert len(set((batch // 1000).tolist())) > 80  # of 16 x 8 blocks in use, of 1,000
 
 
 def test_a_billion_samples_cost_their_blocks() -> None:
     order = RolledOrder(0, np.arange(0, 10**9 + 1, 50_000), RollSpec(32, 4), 1024)
-    late = order.samples(5, np.arange(900_000_000, 900_002_048))
+    late = order.sample_indices(5, np.arange(900_000_000, 900_002_048))
     assert len(np.unique(late)) == 2048
 
 
 def test_the_order_stays_what_it_is() -> None:
     """Runs go on from checkpoints of other versions: none of these numbers may change."""
     order = RolledOrder(7, np.asarray([0, 5, 9, 20, 31, 40, 52]), RollSpec(3, 2), 8)
-    assert order.samples(0, np.arange(16)).tolist() == [8, 6, 5, 4, 3, 35, 47, 46, 7, 9, 14, 31, 33, 50, 51, 49]
+    assert order.sample_indices(0, np.arange(16)).tolist() == [8, 6, 5, 4, 3, 35, 47, 46, 7, 9, 14, 31, 33, 50, 51, 49]
     large = RolledOrder(7, np.arange(0, 10**7 + 1, 40_000), RollSpec(8, 4), 96)
-    digest = hashlib.sha256(large.samples(1, np.arange(5_000_000, 5_010_000)).tobytes()).hexdigest()
+    digest = hashlib.sha256(large.sample_indices(1, np.arange(5_000_000, 5_010_000)).tobytes()).hexdigest()
     assert digest[:16] == "dc55675a2ff11b89"
 
 

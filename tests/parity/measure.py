@@ -183,7 +183,7 @@ def step_samples(plan: Plan, batches: TrainingBatches, step: int) -> np.ndarray:
     size = plan.batch.global_batch_size
     epoch, position = divmod(step - 1, plan.batch.steps_per_epoch)
     total = plan.data.set("training").num_samples
-    return batches.samples(epoch, np.arange(position * size, min(total, (position + 1) * size)))
+    return batches.sample_indices(epoch, np.arange(position * size, min(total, (position + 1) * size)))
 
 
 def reference_loss(cell: Cell, values: dict[str, torch.Tensor]) -> torch.Tensor:

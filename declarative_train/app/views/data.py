@@ -16,7 +16,7 @@ from declarative_train.app.views.titled_table import Shown
 from declarative_train.components.data import LISTS, MESSAGES, Column, Table
 from declarative_train.core.amounts import format_count
 from declarative_train.core.packs import hooks
-from declarative_train.data.mixture import MIXTURE, mixture
+from declarative_train.data.mixture import MIXTURE, list_mixture
 from declarative_train.data.prepared_set import PreparedSet
 from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.data.spec import DataSpec, FieldSpec
@@ -35,7 +35,7 @@ def sections(data: DataSpec) -> list[Shown]:
     sets = prepare_sets(data)
     found = [
         Shown("sets", ("set", "samples"), [(name, f"{each.num_samples:,}") for name, each in sets.items()], (1,)),
-        *([Shown("mixture of the training set", MIXTURE, mixture(data), (1, 2, 3))] if data.mix else []),
+        *([Shown("mixture of the training set", MIXTURE, list_mixture(data), (1, 2, 3))] if data.mix else []),
         _columns(data, sets[TRAINING]),
         _fields(data, sets[TRAINING]),
     ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from declarative_train.app.views.table import table
-from declarative_train.core.amounts import number
+from declarative_train.core.amounts import format_number
 from declarative_train.run.event import EpochDone
 
 LOSS, VALIDATION = "training/loss", "validation/loss"
@@ -31,7 +31,7 @@ def _epochs_table(epochs: Sequence[EpochDone], width: int | None, *, is_brief: b
     columns = list(dict.fromkeys(name for epoch in epochs for name in epoch.values))
     rows = []
     for index, epoch in enumerate(epochs):
-        cells = [number(epoch.values.get(name)) for name in columns]
+        cells = [format_number(epoch.values.get(name)) for name in columns]
         said = remark(epochs[: index + 1], is_brief=is_brief)
         rows.append((str(epoch.epoch), f"{epoch.step:,}", *cells, said))
     return table(("epoch", "step", *columns, "remark"), rows, right=tuple(range(len(columns) + 2)), width=width)
@@ -89,7 +89,11 @@ def chart(steps: Sequence[int], losses: Sequence[float]) -> str:
     levels = [round((value - low) / span * (CHART_HEIGHT - 1)) for value in columns]
     lines = []
     for level in reversed(range(CHART_HEIGHT)):
-        label = f"{number(low + span * level / (CHART_HEIGHT - 1)):>10}" if level in (0, CHART_HEIGHT - 1) else " " * 10
+        label = (
+            f"{format_number(low + span * level / (CHART_HEIGHT - 1)):>10}"
+            if level in (0, CHART_HEIGHT - 1)
+            else " " * 10
+        )
         lines.append(f"{label} |{''.join('*' if found == level else ' ' for found in levels)}".rstrip())
     lines.append(f"{' ' * 10} +{'-' * len(columns)}")
     first, last = f"step {steps[0]}", f"{steps[-1]}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.app.views.table import table
 from declarative_train.core.amounts import format_count
-from declarative_train.core.amounts import number as four_decimals
+from declarative_train.core.amounts import format_number as four_decimals
 from declarative_train.inference.report import Report, WorstSample
 
 if TYPE_CHECKING:

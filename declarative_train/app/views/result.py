@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from declarative_train.app.records.record import Record, checkpoints_of
-from declarative_train.core.amounts import clock, number
+from declarative_train.core.amounts import clock, format_number
 
 
 def result_text(record: Record) -> str:
@@ -26,7 +26,7 @@ def result_text(record: Record) -> str:
         step = record.value_steps.get(name, record.step)
         at = f"  at step {step:,}" if step != record.step else ""
         at = "  in the last steps logged" if name.startswith("training/") and not at else at
-        rows.append((name, f"{number(value)}{at}"))
+        rows.append((name, f"{format_number(value)}{at}"))
     if last is not None:
         rows.append(("checkpoint", last))
     if best is not None and best != last:

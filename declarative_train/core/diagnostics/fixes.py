@@ -49,10 +49,10 @@ class _Edit:
 
 
 def locate_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> list[Diagnostic]:
-    """Return the diagnostics, without the fixes whose word is not in the source text.
+    """Return the diagnostics with the span of each fix that replaces a word set to exactly this word in the text.
 
-    If a fix replaces a word, its span becomes the span of that word. If the text has another word at that position, all
-    fixes of the diagnostic are removed."""
+    If the text has another word at that position, all fixes of the diagnostic are removed.
+    """
     lines = {path: Lines(path, text) for path, text in texts.items()}
     return [_locate_fixes_of(each, lines) if any(fix.replaces for fix in each.fixes) else each for each in diagnostics]
 
@@ -139,8 +139,8 @@ def _key(diagnostic: Diagnostic) -> _Key:
 
 
 def _is_worse(fixed: Iterable[Diagnostic], before: Iterable[Diagnostic], after: Iterable[Diagnostic]) -> bool:
-    """Return whether edits did harm: a diagnostic of `fixed` is as frequent in `after` as in `before`, or there are
-    more YAML errors (codes Y) than before although none was to be fixed."""
+    """Return whether edits did harm: a diagnostic of `fixed` is at least as frequent in `after` as in `before`, or
+    there are more YAML errors (codes Y) in `after`. More YAML errors are allowed if `fixed` has one."""
     old, new = Counter(map(_key, before)), Counter(map(_key, after))
     if any(new[_key(each)] >= old[_key(each)] for each in fixed):
         return True

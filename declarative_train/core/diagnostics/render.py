@@ -29,8 +29,9 @@ def arrange(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics without those that only follow from another one. If a value could not be read, only the
-    diagnostic that says so is kept at its position."""
+    """Return the diagnostics without those that only follow from a value that could not be read: a diagnostic is
+    removed if its span is on one line and contains this value. The diagnostic that says that the value could not be
+    read is kept."""
     everything = list(diagnostics)
     broken: dict[str, list[Span]] = {}
     for diagnostic in everything:

@@ -13,7 +13,7 @@ from declarative_train.components.registry import C, Registry
 from declarative_train.core.amounts import amount, clock, format_count, list_names, plural
 from declarative_train.core.secrets import masked
 from declarative_train.data.length_buckets import bucket_shares
-from declarative_train.data.mixture import MIXTURE, mixture
+from declarative_train.data.mixture import MIXTURE, list_mixture
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
 from declarative_train.files.paths import format_path
 from declarative_train.plan.channels_last import describe_layout as channels_last
@@ -110,7 +110,7 @@ def _data(plan: Plan) -> list[str]:
     shown = list_names(format_path(str(each)) for each in places)
     lines = [_describe_generated(source) if where is None else f"{source['type']} {shown}"]
     if plan.data.mix:
-        lines = ["mix", *columns([list(MIXTURE), *mixture(plan.data)])]
+        lines = ["mix", *columns([list(MIXTURE), *list_mixture(plan.data)])]
     if plan.data.window is not None:
         window = plan.data.window
         lines.append(
