@@ -347,7 +347,8 @@ class Metric(Component, ABC):
     about: ClassVar[str] = ""
 
     def check(self, edges: MetricInputs) -> ShapeError | None:
-        """Return why the metric cannot be computed from these tensors, or None if it can. See `Loss.check`."""
+        """Return why the metric cannot be computed from these tensors, or None if it can. `ShapeError.port` is input,
+        target or mask."""
         return None
 
     def is_undefined(self, target: "np.ndarray[Any, Any]") -> bool:
@@ -414,8 +415,9 @@ class LrSchedule(Component, ABC):
 
 
 class Init(Component, ABC):
-    """Init: the rule for the start values of a parameter. If `of_layer` is true, the layer's own code sets the values.
-    Then `whole` is called in place of `fill`, also for other parameters that are tied to this one."""
+    """Init: the rule for the start values of a parameter. If `of_layer` is true, the layer's own code sets the values,
+    and `fill` is not called. For the layer of a plugin, the values are read from the constructed layer. For other
+    layers `whole` returns them, also for parameters of other layers that are tied to this one."""
 
     of_layer: ClassVar[bool] = False
 
@@ -429,6 +431,6 @@ class Init(Component, ABC):
         may be some rows of a parameter of shape `draws.shape`, from row `draws.first_row` on."""
 
     def whole(self, seed: int, path: str) -> "torch.Tensor":
-        """Return the start values of the whole parameter. Call it only if `of_layer`. `seed`: seed of the run. `path`:
-        path of the layer in the model."""
+        """Return the start values of the whole parameter. Call it only if `of_layer`, and not for the layer of a
+        plugin. `seed`: seed of the run. `path`: path of the layer in the model."""
         raise NotImplementedError

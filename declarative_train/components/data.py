@@ -71,7 +71,7 @@ class Table(ABC):
 
     @abstractmethod
     def read(self, columns: Sequence[str], rows: "slice | np.ndarray") -> "dict[str, np.ndarray]":
-        """Return a dict from column to values (N, ...). `rows`: a slice (step 1), or an int64 array of row numbers,
+        """Return a dict from column to values (N, ...). `rows`: a slice (step 1), or an int64 array of row indices,
         which may repeat.
 
         Missing numbers are nan (an integer or bool column with missing values in these rows becomes float64), missing
@@ -332,7 +332,8 @@ class Field(Component, ABC):
         return self
 
     def output_of(self, name: str) -> "Field":
-        """Return a field for the single output `name` of this field. Raises LookupError if there is no such output."""
+        """Return a field that makes only the tensor `name`, one of the `outputs` of this field. Raises LookupError if
+        there is no such output."""
         raise LookupError(f"`{self.type}` has no output {name}")
 
     @property
@@ -379,7 +380,7 @@ class Field(Component, ABC):
         return None
 
     def preparation(self, statistics: Mapping[str, object]) -> "Preparation":
-        """Return the steps by which `convert` changes numbers. An exported model does them itself."""
+        """Return the steps by which `convert` changes numbers. An exported model contains these steps."""
         return Preparation()
 
     @abstractmethod

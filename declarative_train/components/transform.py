@@ -71,11 +71,11 @@ class Transform(Component, ABC):
 
     def apply_to_masks(self, masks: "list[Any]", drawn: "Drawn") -> "list[Any]":
         """Return the masks of a sample, moved as `apply` moves the images. `drawn`: source of the same random numbers
-        as in `apply`. Class numbers are not interpolated. It is called only if the transform `moves`."""
+        as in `apply`. Class numbers are not interpolated. Call this method only if the transform `moves`."""
         nearest = {"method": "nearest"} if "method" in type(self).model_fields else {}
         return self.model_copy(update=nearest).apply(masks, drawn)
 
     def motions(self, size: tuple[int, int], drawn: "Drawn") -> "Sequence[Motion]":
         """Return the affine maps by which `apply` moves the points of an image of this size, one after the other.
-        `drawn`: source of the same random numbers as in `apply`. It is called only if the transform `moves`."""
+        `drawn`: source of the same random numbers as in `apply`. Call this method only if the transform `moves`."""
         raise NotImplementedError(self.type)

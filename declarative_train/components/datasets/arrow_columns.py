@@ -344,9 +344,9 @@ def _as_text(piece: Any, mixed: Sequence[str]) -> Any:
 
 
 def describe_all(schema: Any, first: Any) -> tuple[dict[str, Column], dict[str, str]]:
-    """Return two dicts for the columns of an Arrow schema: from name to column for those that can be read, and from
-    name to reason for the others. `first`: function that takes the name of a column and returns one of its values, or
-    None if all are missing."""
+    """Return two dicts for the columns of an Arrow schema: from name to column for those that can be read, and from the
+    name of each other one to the reason why not. `first`: function that takes the name of a column and returns one of
+    its values, or None if all are missing."""
     columns: dict[str, Column] = {}
     left_out: dict[str, str] = {}
     for field in schema:

@@ -238,7 +238,7 @@ class CsvDataset(FilesDataset):
     def read_text(self, file: Any, names: Sequence[str] | None, columns: Sequence[str], block_bytes: int) -> Any:
         """Return a reader of record batches (of pyarrow) with the columns `columns`, all as text. `names`: the names of
         all columns; None: they are in the first line. `block_bytes`: size of a batch. Reading raises ArrowInvalid,
-        which `explain` turns into a SourceError."""
+        which the method `explain` turns into a SourceError."""
         import pyarrow as pa
 
         return self._open_reader(file, names, dict.fromkeys(columns, pa.string()), [], block_bytes, columns)

@@ -198,8 +198,8 @@ def _list_block_starts(table: Table) -> np.ndarray:
 
 
 def _find_common_columns(tables: dict[str, Table]) -> tuple[dict[str, Column], dict[str, str]]:
-    """Return two dicts: from name to column for the columns that all tables have, and from name to the reason why it
-    cannot be read for the others. Raises SourceError if there is no common column."""
+    """Return two dicts: from name to column for the columns that all tables have, and from the name of each other
+    column to the reason why it cannot be read. Raises SourceError if there is no common column."""
     columns: dict[str, Column] = {}
     names = dict.fromkeys(name for table in tables.values() for name in (*table.columns, *table.left_out))
     left_out: dict[str, str] = {}

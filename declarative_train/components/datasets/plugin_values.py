@@ -1,5 +1,5 @@
-"""Conversion of values that a plugin's code returns to the numpy array of a column. A value that does not fit becomes a
-message."""
+"""Conversion of values that a plugin's code returns to the numpy array of a column. For a value that does not fit, an
+error with a message about it is raised."""
 
 from __future__ import annotations
 

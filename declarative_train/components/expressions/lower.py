@@ -29,8 +29,8 @@ def emit(
     """Add the calls of an expression to an fx graph, and return the fx node of the result. `names`: the fx node for
     each name in `expression.names`.
 
-    `draw(name, count)`: returns the callable to use for the random function `name`, which is number `count` of the
-    random functions in this expression, from 0."""
+    `draw(name, count)`: returns the callable to use for the random function `name`. `count`: how many random functions
+    come before it in this expression."""
     num_drawn = itertools.count()
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:

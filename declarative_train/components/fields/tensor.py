@@ -194,8 +194,8 @@ class TensorField(FieldOfColumns):
         statistics: Mapping[str, object],
         out: np.ndarray | None,
     ) -> np.ndarray:
-        """Return the values of the field for these rows as an array. `out`: memory that may be used for the result,
-        which then shares it; None: new memory."""
+        """Return the values of the field for these rows as an array. `out`: memory in which the result may be made;
+        None: the result has memory of its own."""
         import numpy as np
 
         spec = self.row_spec(columns, statistics)

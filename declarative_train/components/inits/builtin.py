@@ -180,7 +180,8 @@ class XavierNormal(_Xavier):
 
 
 class KaimingUniform(_Kaiming):
-    """Uniform distribution around 0 with standard deviation gain / sqrt(fan); `nonlinearity` determines the gain."""
+    """Uniform distribution around 0 with standard deviation gain / sqrt(fan). `nonlinearity` determines the gain; fan
+    is how many inputs or outputs a unit has (`mode`)."""
 
     type: Literal["kaiming_uniform"] = "kaiming_uniform"
 
@@ -190,7 +191,8 @@ class KaimingUniform(_Kaiming):
 
 
 class KaimingNormal(_Kaiming):
-    """Normal distribution around 0 with standard deviation gain / sqrt(fan); `nonlinearity` determines the gain."""
+    """Normal distribution around 0 with standard deviation gain / sqrt(fan). `nonlinearity` determines the gain; fan is
+    how many inputs or outputs a unit has (`mode`)."""
 
     type: Literal["kaiming_normal"] = "kaiming_normal"
 
@@ -200,10 +202,9 @@ class KaimingNormal(_Kaiming):
 
 class Orthogonal(MatrixInit):
     """A random (semi-)orthogonal matrix. A weight with more than two dimensions is treated as a matrix: the first
-    dimension by all others.
+    dimension counts the rows, and all others together count the columns.
 
-    Saxe et al., Exact solutions to the nonlinear dynamics of learning in deep linear neural networks, 2013.
-    """
+    Saxe et al., Exact solutions to the nonlinear dynamics of learning in deep linear neural networks, 2013."""
 
     type: Literal["orthogonal"] = "orthogonal"
     gain: float = Field(default=1.0, allow_inf_nan=False)

@@ -33,8 +33,8 @@ class Moe(Layer):
     """Mixture of experts: (B, ..., D) to (B, ..., D). A router chooses `top_k` of the experts for each position and
     gives each a weight; the weighted outputs are added. No position is dropped.
 
-    An expert is a small network, `down(activation(gate(x)) * up(x))`; `activation` describes one exception. A shared
-    expert is an ordinary feed-forward network whose output is added.
+    An expert is a small network, `down(activation(gate(x)) * up(x))`; with `activation: clipped_silu`, another formula
+    (see this key). A shared expert is an ordinary feed-forward network whose output is added.
 
     The output `balance` (B,) is the balance loss of each sample. For each expert, take the share of the choices that
     it got, times its mean score; the loss is the sum of these products, times the number of experts. It is 1 if all
@@ -45,8 +45,7 @@ class Moe(Layer):
     Parameters `router.weight` (experts, D), `experts.gate` and `experts.up` (experts * hidden, D), `experts.down`
     (experts * D, hidden): the matrices of all experts, stacked by rows; with `bias` also `router.bias` and
     `experts.gate_bias`, `up_bias`, `down_bias`. Shazeer et al., Outrageously large neural networks, 2017; Liu et al.,
-    DeepSeek-V3, 2024.
-    """
+    DeepSeek-V3, 2024."""
 
     ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("mask", optional=True), Port("balance", optional=True))
     outputs: ClassVar[tuple[str, ...]] = ("output", "balance")

@@ -175,9 +175,8 @@ def _class_numbers(
 
 
 def _is_padded(num_classes: int, num_scores: int) -> bool:
-    """Return whether the number of scores is that of the classes of a large vocabulary, rounded up for fast products
-    on a GPU.
-    """
+    """Return whether `num_scores` is `num_classes` rounded up, as is usual for large vocabularies: products on a GPU
+    are faster with such sizes."""
     return num_classes >= MANY_CLASSES and 0 < num_scores - num_classes < 128 and num_scores % 8 == 0
 
 

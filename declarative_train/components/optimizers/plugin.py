@@ -55,7 +55,8 @@ class PluginOptimizer(PluginComponent, Optimizer):
 
 
 def _state_of(optimizer: PluginOptimizer, shape: tuple[int, ...]) -> int:
-    """Return the number of elements of state that the optimizer has for a parameter of this shape after one step."""
+    """Do one step on a parameter of this shape, and return how many elements of state the optimizer then has for it,
+    without step counters."""
     import torch
 
     parameter = torch.nn.Parameter(torch.full(shape, 0.5))

@@ -1,4 +1,5 @@
-"""Splits that take a share of the rows: random, random by groups or classes of a column, or the last rows."""
+"""Splits that take a share of the rows: random rows, random rows of each value of a column, random whole groups, or the
+last rows."""
 
 from __future__ import annotations
 

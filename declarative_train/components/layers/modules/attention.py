@@ -388,9 +388,8 @@ def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: boo
 
 
 def has_flash(device: int) -> bool:
-    """Return whether flash attention is enabled and supported on the GPU with number `device`. torch.compile calls
-    this function while it traces, and uses the result as a constant (`engine/step/compiled.py`).
-    """
+    """Return whether flash attention is enabled and supported on the GPU with index `device`. torch.compile calls this
+    function while it traces, and uses the result as a constant (`engine/step/compiled.py`)."""
     enabled: bool = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
     return enabled and torch.cuda.get_device_capability(device) >= LEAST
 

@@ -20,9 +20,8 @@ _CUTS = "_dtrain_cuts"
 
 
 class Peers(Protocol):
-    """Interface of a process group whose ranks sum and gather tensors. This process has number `rank` among
-    `size` processes.
-    """
+    """Interface of a process group whose ranks sum and gather tensors. `rank`: index of this process among the `size`
+    processes."""
 
     rank: int
     size: int
@@ -36,10 +35,9 @@ class Peers(Protocol):
 
 
 class TensorRanks:
-    """Ranks of the `tensor` axis, with differentiable communication. This process is number `index` of `size`.
-    `reads`, `writes`: whether each rank has all tokens of the layer's input and of its output ("whole"), or only a
-    part of the tokens ("tokens"); `graph/token_cuts.py` describes all values.
-    """
+    """Ranks of the `tensor` axis, with differentiable communication. `index`: index of this process among the `size`
+    ranks. `reads`, `writes`: whether each rank has all tokens of the layer's input and of its output ("whole"), or only
+    a part of the tokens ("tokens"); `graph/token_cuts.py` describes all values."""
 
     def __init__(self, peers: Peers, reads: str = "whole", writes: str = "whole") -> None:
         self._peers, self._reads, self._writes = peers, reads, writes

@@ -17,9 +17,8 @@ from declarative_train.components.layers.modules.grouped import permute_rows
 
 
 class Peers(Protocol):
-    """Interface of a process group whose ranks send rows to each other. This process has number `rank` among
-    `size` processes.
-    """
+    """Interface of a process group whose ranks send rows to each other. `rank`: index of this process among the `size`
+    processes."""
 
     rank: int
     size: int
@@ -34,9 +33,8 @@ class OwnExperts(nn.Module):
 
 
 class ExpertRanks:
-    """Ranks of the `expert` axis. This process is number `index` of `size`; rank i holds the i-th of `size`
-    equal parts of the experts.
-    """
+    """Ranks of the `expert` axis. `index`: index of this process among the `size` ranks. Rank i holds the i-th of
+    `size` equal parts of the experts."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers

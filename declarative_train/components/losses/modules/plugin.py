@@ -42,7 +42,8 @@ class OfPlugin(nn.Module, LossModule):
 
 
 def call_forward(forward: Forward, input: Tensor, target: Tensor | None) -> Tensor:
-    """Return the values of the user's `forward`. Raises ValueError if they are not a tensor with one row per sample."""
+    """Call the user's `forward`, and return its values. Raises ValueError if they are not a tensor with one row per
+    sample."""
     values = forward(input) if target is None else forward(input, target)
     if not isinstance(values, Tensor) or not values.ndim or len(values) != len(input):
         found = f"a tensor {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
@@ -51,17 +52,15 @@ def call_forward(forward: Forward, input: Tensor, target: Tensor | None) -> Tens
 
 
 def try_forward(forward: Forward, input: TensorSpec, target: TensorSpec | None) -> Tensor:
-    """Return the values of the user's `forward` for a few generated samples. `input`, `target`: specs of these
-    samples.
-    """
+    """Call the user's `forward` on a few generated samples, and return its values. `input`, `target`: specs of these
+    samples."""
     with torch.no_grad():
         return call_forward(forward, *make_samples(input, target))
 
 
 def depends_on_others(forward: Forward, input: TensorSpec, target: TensorSpec | None) -> bool:
-    """Return whether the values that the user's `forward` returns for a sample change if other samples leave the
-    batch. The batches are generated from the specs `input` and `target`.
-    """
+    """Call the user's `forward` on generated samples, and return whether its values for a sample change if other
+    samples leave the batch. `input`, `target`: specs of the samples."""
     judged, wanted = make_samples(input, target)
     with torch.no_grad():
         whole = call_forward(forward, judged, wanted)[:_FEWER]

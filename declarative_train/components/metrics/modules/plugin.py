@@ -58,7 +58,8 @@ class OfAllRows(MetricModule):
 
 
 def one_number(whole: Forward, input: Tensor, target: Tensor | None) -> Tensor:
-    """Return the result of the user's method `whole` as a float64 scalar. Raises ValueError if it is not one number."""
+    """Call the user's method `whole`, and return its result as a float64 scalar. Raises ValueError if it is not one
+    number."""
     with torch.no_grad():
         found = whole(input) if target is None else whole(input, target)
     value = torch.as_tensor(found, dtype=torch.float64)
