@@ -62,7 +62,8 @@ OPTIONS = {code: ["--plugins"] for code in ("D050", "D052", "R135", "R136", "R13
 BASES = {  # where the base of digits does not fit
     **dict.fromkeys(("D006", "D012", "D013"), "any_shape.yaml"),
     **dict.fromkeys(("D007", "D009", "D014", "D018", "D024", "D030", "O010"), "people.yaml"),
-    **dict.fromkeys(("D035", "D036", "D037", "D038", "O017", "O018", "R148", "R149"), "people.yaml"),
+    **dict.fromkeys(("D035", "D036", "D037", "D038", "O017", "O018"), "people.yaml"),
+    **dict.fromkeys(("R148", "R149", "R150", "R151", "R152"), "people.yaml"),
     **dict.fromkeys(("D040", "D041", "D042", "D043", "D044"), "pictures.yaml"),
     **dict.fromkeys(
         (

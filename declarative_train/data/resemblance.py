@@ -15,6 +15,7 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.checks.rows import (
     category_of_rows,
     neighbours_in_two_sets,
+    newest_first,
     rows_in_two_sets,
     sorted_by_class,
 )
@@ -40,6 +41,7 @@ def check_resemblance(
     compare with outputs. `classes`: the targets that are classes."""
     sets = prepare_sets(data)
     training = sets[TRAINING]
+    yield from _check_order(data, training, span)
     if data.window is not None or data.mix or training.held is None or training.num_samples < _LEAST_ROWS:
         return
     held = {name: values[:MOST_ROWS] for name, values in training.held.items()}
@@ -57,6 +59,9 @@ def check_resemblance(
     singles = {name: held[name].reshape(-1) for name in targets if name in held and held[name][0].size == 1}
     yield from _check_neighbours(data, training, singles, span)
     if not data.shuffle:
+        for name in [name for name in singles if name not in classes]:
+            if _is_rising(singles[name]) or _is_rising(singles[name][::-1]):
+                yield sorted_by_class(span("data.shuffle"), name, None, len(singles[name]))
         for name in [name for name in singles if name in classes]:
             _, counts = np.unique(singles[name], return_counts=True)
             num_rows, num_runs = len(singles[name]), 1 + int(np.count_nonzero(np.diff(singles[name])))
@@ -136,6 +141,30 @@ def _check_neighbours(
             if _is_rising(found[column]):
                 yield neighbours_in_two_sets(span(f"data.split.{chosen[0]}"), chosen[0], column, target, correlation)
                 return
+
+
+def _check_order(data: DataSpec, training: PreparedSet, span: Place) -> Iterator[Diagnostic]:
+    """Yield a diagnostic if windows, or a set of the last rows, take rows in the order of the file, and a column of
+    times falls from row to row."""
+    if data.mix or (data.window is not None and (data.window.sort is not None or data.window.by is not None)):
+        return
+    key, effect = "data.window", "windows run backwards in time"
+    if data.window is None:
+        lasts = [each.name for each in data.sets if (each.split or {}).get("type") == "last"]
+        unsorted = [name for name in lasts if (data.set(name).split or {}).get("sort") is None]
+        if not unsorted:
+            return
+        key, effect = f"data.split.{unsorted[0]}", f"`{unsorted[0]}` has the oldest ones"
+    table = training.table
+    names = [name for name in table.columns if _TIME.fullmatch(name) and not table.columns[name].shape]
+    try:
+        found = table.read(names, slice(0, MOST_ROWS)) if names else {}
+    except SourceError:
+        return
+    for column, values in found.items():
+        if len(values) >= _LEAST_ROWS and _is_rising(values[::-1]):
+            yield newest_first(span(key), column, effect, key.removeprefix("data."))
+            return
 
 
 def _correlation(values: np.ndarray) -> float:

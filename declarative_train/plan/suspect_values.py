@@ -27,7 +27,8 @@ def check_values(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagn
             continue
         place = recipe.span(f"data.fields.{field.name}.{key_of_columns(field)}")
         for name, values in zip(field.columns, columns.T, strict=True):
-            if (found := _find_mark(values)) is not None:
+            found = _find_mark(values)
+            if found is not None and found[0] != field.component.get("missing"):
                 yield mark_of_missing(place, name, *found)
         if field.name in targets and rows.has_all_training and (columns == columns[0]).all():
             yield constant_target(place, field.name, targets[field.name], columns[0].tolist())

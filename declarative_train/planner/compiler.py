@@ -50,6 +50,7 @@ from declarative_train.plan.sections import (
     plan_units,
 )
 from declarative_train.plan.settings import settings_of
+from declarative_train.plan.suspect_answers import check_answers
 from declarative_train.plan.suspect_values import check_values
 from declarative_train.plan.tensor_maps import plan_published
 from declarative_train.plan.timing import Timing, batch_of, num_steps_of
@@ -114,6 +115,7 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
     if lowered is not None:
         diagnostics += check_inputs(recipe, data, rows)
         diagnostics += check_values(recipe, data, rows)
+        diagnostics += check_answers(recipe, lowered, data, rows)
         diagnostics += check_disguises(recipe, data, rows)
         diagnostics += check_resemblance(data, *_targets(recipe), recipe.span)
         diagnostics += [found for check in hooks("check_samples") for found in check(recipe, data)]

@@ -183,6 +183,25 @@ PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
             "evaluated once, at the end",
         ),
         (
+            "data: {split: {test: 0.1}}\nevaluation: {sets: [validation, test]}\n"
+            "checkpoint: {best: {metric: test/accuracy, mode: max}}",
+            "K005",
+            "`test` decides the best checkpoint",
+            "write `metric: validation/accuracy`",
+        ),
+        (
+            "sweep: {type: grid, metric: validation/accuracy, mode: min, over: {seed: [1, 2]}}",
+            "K002",
+            "a higher `validation/accuracy` is better",
+            "set `mode: max`",
+        ),
+        (
+            "sweep: {type: random, trials: 9, over: {training.optimizer.lr: {low: 1e-5, high: 0.1}}}",
+            "K011",
+            "90% are above 0.01",
+            "add `log: true`",
+        ),
+        (
             "data: {split: null}\ncheckpoint: {best: {metric: validation/loss, mode: min}}",
             "K001",
             "no evaluation computes `validation/loss`",
@@ -252,8 +271,6 @@ def test_one_rule(one: One, over: str, code: str, words: str, way_out: str | Non
         PIPE.format("stages: 4, microbatches: 3, schedule: zbv}, data: {shard: 2", 4),
         PIPE.format("stages: 2, microbatches: 1", 2) + "training: {gradient_accumulation_steps: 2}",
         PIPE.format("stages: 3, microbatches: 3, cut_before: [act, logits]", 3),
-        "data: {split: {test: 0.1}}\nevaluation: {sets: [validation, test]}\n"
-        "checkpoint: {best: {metric: test/accuracy, mode: max}}",
         "training: {early_stop: {metric: validation/loss, mode: min, patience: 1 epoch}}",
         'vars: {key: 1}\nmeta: {api_key: "{{ vars.key }}", token_count: 5}',
         "training: {steps: 5}",  # logging.every is longer, but nobody wrote it

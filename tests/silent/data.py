@@ -39,6 +39,14 @@ def write_data(folder: Path) -> None:
     _write_table(folder / "noisy.csv", columns | {"kind": kinds})
     marked = np.where(np.arange(NUM_ROWS) % 25 == 3, -999.0, columns["a"])
     _write_table(folder / "marked.csv", columns | {"a": marked, "score": np.full(NUM_ROWS, 2.5)})
+    rare = {"sold": (score > 2.5).astype(int), "band": np.digitize(score, [0.5, 2, 3.5])}
+    open_ = {"answered": np.where(np.arange(NUM_ROWS) % 6 == 1, "", [f"{each:.4f}" for each in score])}
+    tags = {f"tag{number}": (rng.random(NUM_ROWS) < 0.4).astype(int) for number in range(4)}
+    _write_table(folder / "answers.csv", {**columns, **rare, **open_, **tags})
+    newest = {"day": days[::-1], "level": level[::-1]}
+    _write_table(folder / "newest.csv", {**newest, **columns})
+    by_price = np.argsort(score)
+    _write_table(folder / "by_price.csv", {name: np.asarray(values)[by_price] for name, values in columns.items()})
     _write_table(folder / "numbered.csv", {"id": np.arange(NUM_ROWS), **columns})
     _write_table(folder / "other_units.csv", {"euros": 3 * score + 7, "metres": 1e5 * numbers[:, 1], **columns})
     written = [f"{str(day)[8:]}/{str(day)[5:7]}/{str(day)[:4]}" for day in days]

@@ -241,7 +241,9 @@ class TensorField(FieldOfColumns):
             found = (
                 f"misses {_count(lacks)}" if not lacks.all() else f"has no value in {format_count(len(lacks), 'row')}"
             )
-            hint = "set a replacement: `missing: mean`, `missing: zero` or a number"
+            hint = (
+                "for an input `missing: mean`, `missing: zero` or a number; for a target `on_bad_row: skip` in `data`"
+            )
             raise BadValueError("missing", column.name, f"`{column.name}` {found}", row=first_bad_row(lacks), help=hint)
         if self.missing == "mean":
             return np.where(lacks, np.reshape(np.asarray(mean, np.float64), column.shape), values)

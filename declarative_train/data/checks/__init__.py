@@ -40,6 +40,7 @@ RULES: dict[str, str] = {
     "D040": "pictures.broken_picture",
     "D041": "pictures.pictures_without_size",
     "D042": "pictures.transform_does_not_fit",
+    "D045": "rows.newest_first",
     "D050": "files.plugin_source_fails",
     "D051": "files.plugin_data_not_run",
     "D052": "files.plugin_field_fails",

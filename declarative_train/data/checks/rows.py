@@ -1,4 +1,4 @@
-"""Messages on rows that resemble each other: in two sets, next to each other in time or in a batch.
+"""Messages on rows that resemble each other, in two sets, next to each other in time or in a batch; and on their order.
 
 Each function builds the message of one diagnostic code. Its docstring is the manual page of that code.
 Each code is a warning: the run is valid.
@@ -82,13 +82,13 @@ def neighbours_in_two_sets(span: Span, name: str, column: str, target: str, corr
     return warning("D037", span, message, f"`{name}: {{type: last, fraction: 0.2}}` takes the latest rows")
 
 
-def sorted_by_class(span: Span, target: str, num_runs: int, num_rows: int) -> Diagnostic:
+def sorted_by_class(span: Span, target: str, num_runs: int | None, num_rows: int) -> Diagnostic:
     """sorted-by-class (D038)
 
     Finds: `shuffle: false`, if the training rows are sorted by the class to predict, or nearly: the class changes less
-           than a tenth as often as in a random order.
-    Why:   each batch then has rows of only one or two classes, and the model learns to predict the classes of the
-           latest batches.
+           than a tenth as often as in a random order. Also, if the number to predict never falls, or never rises.
+    Why:   each batch then has rows of only one or two classes, or similar numbers, and the model learns to predict
+           those of the latest batches.
     Diff:
         data:
           source: {type: csv, path: data/table.csv}
@@ -103,7 +103,51 @@ def sorted_by_class(span: Span, target: str, num_runs: int, num_rows: int) -> Di
           loss: {type: cross_entropy, input: logits, target: kind}
           metrics: {mae: null, accuracy: {}}
     """
-    message = (
-        f"`shuffle: false`, but rows are sorted by `{target}`: {num_rows:,} rows have {num_runs:,} runs of one class"
-    )
+    runs = "" if num_runs is None else f": {num_rows:,} rows have {num_runs:,} runs of one class"
+    message = f"`shuffle: false`, but rows are sorted by `{target}`{runs}"
     return warning("D038", span, message, "remove `shuffle: false`")
+
+
+def newest_first(span: Span, column: str, effect: str, key: str) -> Diagnostic:
+    """newest-first (D045)
+
+    Finds: a `window`, or a set of `type: last`, that takes rows in the order of the file, if a column of times falls
+           from row to row. A column of times is recognised by its name, such as `date` or `timestamp`.
+    Why:   many sites export a table with its newest row first. Windows then run backwards, so that a forecast is one of
+           the past; and the last rows are the oldest ones.
+    Diff:
+        # file: recipe.yaml
+        extends: base.yaml
+        data:
+          source: {path: houses.csv}
+          fields:
+            pixels: {columns: [rooms]}
+            digit: {column: kind}
+    -     split: {validation: {type: last, fraction: 0.2}}
+    +     split: {validation: {type: last, fraction: 0.2, sort: year}}
+        # file: houses.csv
+        year,rooms,kind
+        2024,3,1
+        2023,5,0
+        2022,4,2
+        2021,3,0
+        2020,2,1
+        2019,4,0
+        2018,5,2
+        2017,3,0
+        2016,2,1
+        2015,1,0
+        2014,4,1
+        2013,5,0
+        2012,3,1
+        2011,2,2
+        2010,1,1
+        2009,4,0
+        2008,5,1
+        2007,3,2
+        2006,2,0
+        2005,1,1
+        2004,4,2
+    """
+    message = f"rows go from the newest to the oldest by `{column}`, so {effect}"
+    return warning("D045", span, message, f"sort them: add `sort: {column}` to `{key}`")

@@ -330,7 +330,7 @@ def rows_skipped(span: Span, message: str) -> Diagnostic:
     -       age: {column: age}
     +       age: {column: age, missing: mean}
     """
-    return warning("D024", span, message, "fix the files, or set a value for missing ones: `missing: mean`")
+    return warning("D024", span, message, "fix the files, or fill missing values of inputs: `missing: mean`")
 
 
 def group_in_two_sets(

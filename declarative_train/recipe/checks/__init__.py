@@ -31,6 +31,7 @@ RULES: dict[str, str] = {
     "K002": "evaluation_rules.worst_is_best",
     "K003": "evaluation_rules.unknown_set",
     "K004": "evaluation_rules.nothing_to_evaluate",
+    "K005": "evaluation_rules.chosen_by_test_set",
     "K010": "sweep_rules.sweep_key_without_effect",
     "K011": "sweep_rules.sweep_values",
     "K012": "sweep_rules.sweep_path",

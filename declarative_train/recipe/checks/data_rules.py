@@ -122,10 +122,15 @@ def _sees_all(node: LayerNode) -> bool:
 
 
 def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
-    """Return whether `given` has the same columns as `target`, but begins and ends one row earlier, as the input of
+    """Return whether `given` has the columns of `target`, but begins and ends one row earlier, as the input of
     next-token prediction does.
     """
-    if given is None or given.columns != target.columns or given.start + 1 != target.start:
+    if (
+        given is None
+        or not target.columns
+        or not set(target.columns) <= set(given.columns)
+        or given.start + 1 != target.start
+    ):
         return False
     return given.stop is None or given.stop == -1 or (target.stop is not None and given.stop + 1 == target.stop)
 
@@ -162,6 +167,9 @@ def _read_field(draft: Draft, name: str) -> _Sequence | None:
     if isinstance(cut, int):
         return None
     start, stop = (0, None) if cut is None else (cut.start or 0, cut.stop)
+    window = None if draft.data is None else draft.data.window
+    if window is not None and stop is not None and stop > 0:  # count from the end, as `:-1` does
+        stop = stop - window.length if stop < window.length else None
     return _Sequence((column,) if column is not None else tuple(columns or ()), start, stop)
 
 

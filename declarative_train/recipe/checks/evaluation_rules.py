@@ -40,7 +40,7 @@ def unknown_metric(draft: Draft) -> Iterator[Diagnostic]:
         elif first == "training":
             hint = f"metrics of the training set are computed per logging window; {hint}"
         elif first in FINAL_SETS and first in split:
-            hint = f"`{first}` is evaluated once, at the end: add it to evaluation.sets, or watch another set"
+            hint = f"`{first}` is evaluated once, at the end: watch another set"
         yield error("K001", span, f"no evaluation computes `{metric}`", hint, fixes=fixes)
 
 
@@ -58,8 +58,10 @@ def list_watched(draft: Draft) -> Iterator[tuple[str, str, str]]:
 def worst_is_best(draft: Draft) -> Iterator[Diagnostic]:
     """worst-is-best (K002)
 
-    Finds: a `best` or `early_stop` whose `mode` does not fit its metric: `min` for an accuracy, `max` for a loss.
-    Why:   the worst checkpoint would be kept as the best, or the run would stop while it improves.
+    Finds: a `best`, `early_stop` or `sweep` whose `mode` does not fit its metric: `min` for an accuracy, `max` for a
+           loss.
+    Why:   the worst checkpoint would be kept as the best, the run would stop while it improves, or the sweep would
+           choose the worst point.
     Bad:
         checkpoint: {best: {metric: validation/accuracy, mode: min}}
     Good:
@@ -67,13 +69,51 @@ def worst_is_best(draft: Draft) -> Iterator[Diagnostic]:
     """
     if draft.objective is None or draft.split is None:
         return
-    known = list_watched_names(list_evaluated_sets(draft.split, draft.evaluation), draft.objective)
-    for path, metric, mode in list_watched(draft):
-        if metric in known and known[metric] is not (mode == "max"):
+    known = list_watched_names((*draft.split, "training"), draft.objective)
+    for path, metric, mode in (*list_watched(draft), *_list_compared(draft)):
+        if mode is not None and metric in known and known[metric] is not (mode == "max"):
             place = path.removesuffix("metric") + "mode"
             message = f"a {'higher' if known[metric] else 'lower'} `{metric}` is better"
             hint = f"set `mode: {'max' if known[metric] else 'min'}`"
             yield warning("K002", draft.span(place), message, hint, (Related(draft.span(path), metric),))
+
+
+def _list_compared(draft: Draft) -> Iterator[tuple[str, str, str | None]]:
+    """Yield (path of the key, metric, `min`, `max` or None) for the metric that a sweep names."""
+    if draft.sweep is not None and draft.sweep.metric is not None:
+        yield "sweep.metric", draft.sweep.metric, draft.sweep.mode
+
+
+def chosen_by_test_set(draft: Draft) -> Iterator[Diagnostic]:
+    """chosen-by-test-set (K005)
+
+    Finds: a `best`, `early_stop` or `sweep` that compares a metric of the set `test`.
+    Why:   what is chosen by the test set fits its rows better than new ones, so the error on this set is then too small
+           an estimate. The set `test` is evaluated once, at the end, after everything was chosen by another set.
+    Bad:
+        data: {split: {test: 0.2, validation: 0.2}}
+        evaluation: {sets: [validation, test]}
+        checkpoint: {best: {metric: test/accuracy, mode: max}}
+    Good:
+        data: {split: {test: 0.2, validation: 0.2}}
+        checkpoint: {best: {metric: validation/accuracy, mode: max}}
+    """
+    split = draft.split or ()
+    evaluated = list_evaluated_sets(split, draft.evaluation)
+    for path, metric, _ in (*list_watched(draft), *_list_compared(draft)):
+        name, _, measure = metric.partition("/")
+        if name not in FINAL_SETS or name not in (split if path == "sweep.metric" else evaluated):
+            continue
+        other = next((each for each in split if each not in FINAL_SETS), None)
+        hint = (
+            f"write `metric: {other}/{measure}`" if other else "call this set `validation`, and keep others for `test`"
+        )
+        chosen = {"checkpoint": "the best checkpoint", "training": "the end of the run"}.get(
+            path.partition(".")[0], "the best point"
+        )
+        yield warning(
+            "K005", draft.span(path), f"the set `{name}` decides {chosen}, so its metrics look too good", hint
+        )
 
 
 def unknown_set(draft: Draft) -> Iterator[Diagnostic]:

@@ -17,7 +17,8 @@ from declarative_train.core.span import Span
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ReuseNode, Scope, Wire
 
-_MOST_DROPPED, _MOST_MOMENTUM, _LEAST_DECAY, _MOST_EPS, _MOST_TEMPERATURE = 0.8, 0.5, 0.5, 0.1, 5.0
+_MOST_DROPPED, _MOST_MOMENTUM, _LEAST_DECAY, _MOST_SMOOTHED = 0.8, 0.5, 0.5, 0.5
+_MOST_EPS, _MOST_TEMPERATURE = 0.1, 5.0
 _OF_ONE_POSITION = frozenset({"add", "drop_path", "dropout", "embedding", "embedding_noise", "identity", "layer_norm",
                               "layer_scale", "linear", "moe", "multiply", "rms_norm"})  # fmt: skip
 _POSITIONS = frozenset({"learned_positions", "sinusoidal_positions", "token_types"})
@@ -40,8 +41,8 @@ def implausible_setting(draft: Draft) -> Iterator[Diagnostic]:
     """implausible-setting (R160)
 
     Finds: a number that other libraries count the other way: a `momentum` of `batch_norm` above 0.5, a dropout of more
-           than 0.8, a `decay` of `ema` below 0.5; also an `eps` of a norm of 0.1 or more, and a `temperature` of
-           `info_nce` of 5 or more.
+           than 0.8, a `decay` of `ema` below 0.5, a `label_smoothing` above 0.5; also an `eps` of a norm of 0.1 or
+           more, and a `temperature` of `info_nce` of 5 or more.
     Why:   Keras' `momentum` and TensorFlow's `keep_prob` are shares that are kept, but `momentum` and `p` are shares
            that are replaced and dropped. The `decay` of `ema` is kept. A large `eps` outweighs the variance. The
            temperature divides similarities from -1 to 1: at 5, the loss can hardly fall, whatever is learned.
@@ -74,6 +75,11 @@ def implausible_setting(draft: Draft) -> Iterator[Diagnostic]:
         hint = f"`decay` is the share that remains after a step, such as {1 - ema.decay if ema.decay else 0.999:.6g}"
         yield warning("R160", draft.span("training.ema.decay"), message, hint)
     for name, term in ({} if draft.objective is None else draft.objective.losses).items():
+        smoothing = getattr(term.component, "label_smoothing", 0.0)
+        if smoothing > _MOST_SMOOTHED:
+            message = f"the target of `{name}` gives only {1 - smoothing:.0%} to the right class and spreads the rest"
+            hint = f"usual values are up to 0.2; to keep {smoothing:.0%}, write `label_smoothing: {1 - smoothing:.2g}`"
+            yield warning("R160", draft.span(("objective", "losses", name, "label_smoothing")), message, hint)
         temperature = getattr(term.component, "temperature", 0.0)
         if getattr(term.component, "normalize", False) and temperature >= _MOST_TEMPERATURE:
             message = (

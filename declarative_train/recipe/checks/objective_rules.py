@@ -176,6 +176,7 @@ _ACTIVATIONS = ("hardsigmoid", "relu", "relu6", "sigmoid", "softmax")
 _REFUSED = {
     "bce_with_logits": ("logits", _ACTIVATIONS),
     "cross_entropy": ("logits", _ACTIVATIONS),
+    "kl_div": ("log-probabilities", ("linear", *_ACTIVATIONS)),
     "nll": ("log-probabilities", ("linear", *_ACTIVATIONS)),
     "poisson_nll": ("logarithms of rates", ("exp", "softplus", *_ACTIVATIONS)),
 }
@@ -185,12 +186,12 @@ def activation_before_loss(draft: Draft) -> Iterator[Diagnostic]:
     """activation-before-loss (O008)
 
     Finds: a layer or expression before a loss that expects another input: a softmax, sigmoid or relu before
-           `cross_entropy` or `bce_with_logits`; logits or one of these before `nll`; a rate before `poisson_nll`; a
-           dropout before any loss of classes or numbers.
+           `cross_entropy` or `bce_with_logits`; logits or one of these before `nll` or `kl_div`; a rate before
+           `poisson_nll`; a dropout before any loss of classes or numbers.
     Why:   `cross_entropy` and `bce_with_logits` expect logits and apply softmax or sigmoid themselves; applied twice,
-           the model learns less well. `nll` expects log-probabilities; with other inputs its value is unbounded.
-           `poisson_nll` expects the logarithm of the rate, which may be negative. A dropout replaces outputs by 0,
-           which the loss then compares with the target as if the model had computed them.
+           the model learns less well. `nll` and `kl_div` expect log-probabilities; with other inputs their value is
+           unbounded. `poisson_nll` expects the logarithm of the rate, which may be negative. A dropout replaces outputs
+           by 0, which the loss then compares with the target as if the model had computed them.
     Diff:
     -   model:
     -     graph: {probs: {type: softmax, input: logits}}
@@ -213,7 +214,9 @@ def activation_before_loss(draft: Draft) -> Iterator[Diagnostic]:
             continue
         kind = term.component.type
         hint = f"remove the {given} before the loss; metrics and exports may use a separate node"
-        if kind == "nll":
+        if kind == "kl_div":
+            hint = f"put a `log_softmax` {'in place of' if given == 'softmax' else 'after'} the {given}"
+        elif kind == "nll":
             hint = "put a `log_softmax` before it, or use `cross_entropy`"
         elif kind == "poisson_nll":
             hint = "set `log_input: false`"

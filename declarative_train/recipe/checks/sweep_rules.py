@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from declarative_train.core.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, unverified
 from declarative_train.core.diagnostics.suggest import did_you_mean, suggest_fix
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.metric_names import FINAL_SETS, list_evaluated_sets, list_watched_names
@@ -51,8 +51,11 @@ def sweep_key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
 def sweep_values(draft: Draft) -> Iterator[Diagnostic]:
     """sweep-values (K011)
 
-    Finds: an entry of `sweep.over` that is neither a list of values nor a valid range.
+    Finds: an entry of `sweep.over` that is neither a list of values nor a valid range; or a range whose `high`, at most
+           1, is at least 1,000 times `low`, without `log: true`.
     Why:   a range is `low` and `high`, with `low` below `high`, and both above 0 with `log: true`. A grid needs lists.
+           Without `log: true`, nine of ten points between 1e-5 and 0.1 are above 0.01; with it, each factor of 10 gets
+           as many points as the others.
     Bad:
         sweep: {type: random, trials: 10, over: {training.optimizer.lr: {low: 0.1, high: 0.001, log: true}}}
     Good:
@@ -63,6 +66,17 @@ def sweep_values(draft: Draft) -> Iterator[Diagnostic]:
         wrong = _wrong(entry, draft.sweep)
         if wrong is not None:
             yield error("K011", entry.value.span, f"`{entry.name}`: {wrong[0]}", wrong[1])
+        elif isinstance(entry.value, Mapping):
+            yield from _find_magnitudes(entry)
+
+
+def _find_magnitudes(entry: Entry) -> Iterator[Diagnostic]:
+    found = to_value(entry.value)
+    assert isinstance(found, dict)
+    low, high = found["low"], found["high"]
+    if "log" not in found and "step" not in found and 0 < 1000 * low <= high <= 1:
+        message = f"of the points from {low:g} to {high:g}, 90% are above {low + 0.1 * (high - low):.2g}"
+        yield unverified("K011", entry.value.span, message, "add `log: true`: as many points for each factor of 10")
 
 
 def _wrong(entry: Entry, sweep: Sweep) -> tuple[str, str] | None:
