@@ -55,8 +55,8 @@ class Budget:
         self._left = LARGE_BYTES
 
     def open_decompressed(self, path: str, delimiter: str | None = None) -> Any:
-        """Return a stream of the decompressed text of a file. Reading subtracts the memory for the text and for its
-        values from the limit, and raises TooLargeError when nothing is left.
+        """Return a stream of the decompressed text of a file. For a compressed file, reading subtracts the memory for
+        the text and for its values from the limit, and raises TooLargeError when nothing is left.
 
         `delimiter`: character between the values of a line, from which the values are counted. If it is None, only the
         memory for the text is subtracted."""

@@ -217,7 +217,7 @@ def read_lines(
     the file, counted from 0. `schema`: types of all columns; None: they are detected. Raises SourceError.
 
     `bad`: list to which blank lines are appended. If bad rows are skipped, the lines that were left out are appended
-    too. `like`: types in the earlier lines of the file, used only if bad rows are skipped: lines whose values have
+    too. `like`: types of the values before these lines, used only if bad rows are skipped: lines whose values have
     other types are left out."""
     import pyarrow as pa
     from pyarrow import json

@@ -1,7 +1,8 @@
 """NumPy files as a source. The columns of its table are the arrays of the files; they are memory-mapped if the file
 allows it.
 
-Opening the source reads only headers. Arrays that no field uses are never read."""
+Opening the source reads only headers, so arrays that no field uses are never read. Only a remote `.npy` file is read as
+a whole."""
 
 from __future__ import annotations
 
@@ -209,8 +210,8 @@ def _shape(array: StoredArray) -> str:
 
 
 def _load(path: str) -> Mapping[str, StoredArray | str]:
-    """Return a dict from name to array for a file, without reading the values of the arrays. A member of an archive
-    that is not an array has a text with the reason instead. Raises SourceError."""
+    """Return a dict from name to array for a file. The values of the arrays are not read yet, except those of a remote
+    `.npy` file. A member of an archive that is not an array has a text with the reason instead. Raises SourceError."""
     with _as_source_error(path):
         if path.endswith(".npz"):
             check_beginning(path, "an archive of NumPy arrays", b"PK\x03\x04")
@@ -319,7 +320,8 @@ def _check(path: str, member: zipfile.ZipInfo, begin: int, content: np.ndarray) 
 
 
 def _decompress(path: str, member: str) -> np.ndarray:
-    """Return the array of a compressed archive member. Raises SourceError, also if its checksum is wrong."""
+    """Read an array from an archive, decompressed. `member`: its file name in the archive. Raises SourceError, also if
+    its checksum is wrong."""
     import numpy as np
 
     with (

@@ -138,7 +138,7 @@ def format_shape(shape: tuple[int, ...]) -> str:
 
 def stack_columns(values: Sequence[np.ndarray], single: bool, out: np.ndarray | None = None) -> np.ndarray:
     """Return the values (N, ...) of one column if `single`, or the values of several columns stacked to (N, C, ...).
-    `out`: array for the result, used if all values have its dtype."""
+    `out`: array for the result of several columns, used if all of them have its dtype."""
     import numpy as np
 
     if single:

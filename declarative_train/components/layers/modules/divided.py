@@ -44,9 +44,8 @@ class TensorRanks:
         self.index, self.size = peers.rank, peers.size
 
     def enter(self, x: Tensor) -> Tensor:
-        """Return the input of a divided layer with all tokens, equal on all ranks. In the backward, the gradients
-        of all ranks are summed.
-        """
+        """Return the input of a divided layer with all tokens, equal on all ranks. In the backward, the gradients of
+        all ranks are summed. (With `reads` "joined", `gather_tokens` has done both already.)"""
         if self._reads == "joined":  # `gather_tokens` has gathered the tokens, and will sum the gradients
             return x
         if self._reads == "tokens":

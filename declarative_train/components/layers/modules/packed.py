@@ -65,7 +65,8 @@ class Packed(nn.Module):
             self.register_buffer("pairs", torch.empty(256, 2, dtype=torch.int32, device=device), persistent=False)
 
     def reset_buffers(self) -> None:
-        """Fill the look-up table of nf4: for each value of a byte, the two levels it encodes. int8 has no table."""
+        """Fill the look-up table of nf4: for each value of a byte, the two levels it encodes. Other formats have no
+        table."""
         if self.storage == "nf4":
             byte = torch.arange(256)
             levels = torch.tensor(LEVELS, dtype=torch.float32)
@@ -123,8 +124,7 @@ def _pack(values: Tensor, storage: StorageName) -> Tensor:
 
 def unpack(packed: Tensor, pairs: Tensor | None, storage: StorageName, columns: int, dtype: torch.dtype) -> Tensor:
     """Return the weights (R, C) that the bytes `packed` encode, computed in float32 and then rounded to `dtype`.
-    `pairs`: the look-up table of nf4 (`Packed.pairs`); None for int8. `columns`: C.
-    """
+    `pairs`: the look-up table of nf4 (`Packed.pairs`); None for other formats. `columns`: C."""
     if storage == "bf16":
         return packed.view(torch.bfloat16).to(dtype)
     parts = _parts(len(packed), columns)
@@ -302,8 +302,8 @@ def unpack_tensor(tensor: Tensor, packed: Packed) -> Tensor:
 def as_written(tensor: Tensor, packed: Packed | None, *, on_host: bool = False) -> Iterator[Tensor]:
     """Yield a tensor to which the caller writes the new values of the weight `tensor`. If `packed` is None, this is
     `tensor` itself. Otherwise it is a float32 tensor, which is packed into `tensor` at the end of the `with` block.
-    `on_host`: create the float32 tensor on the CPU, for callers that write many weights at once.
-    """
+    `on_host`: create the float32 tensor of an unsharded weight on the CPU, for callers that write many weights at
+    once."""
     if packed is None:
         yield tensor
         return

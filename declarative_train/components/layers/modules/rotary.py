@@ -34,7 +34,8 @@ class Angles:
 
     @property
     def amplitude(self) -> float:
-        """Factor by which cosine and sine are multiplied: for yarn, equation 22 of the paper, otherwise 1."""
+        """Factor by which cosine and sine are multiplied: 1 except for yarn. There it is `attention_factor`, else the
+        quotient for `mscale` and `mscale_all_dim` (DeepSeek), else that of equation 22 of the paper."""
         if self.scaling != "yarn":
             return 1.0
         if self.attention_factor is not None:
