@@ -132,14 +132,14 @@ def _data_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _scaled_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = engine._context
+    whole = engine._make_context
 
     def context(plan: Plan, held: Any, place: MeshPosition, device: Any) -> Any:
         found = whole(plan, held, place, device)
         found.dp_size = place.world.size
         return found
 
-    monkeypatch.setattr(engine, "_context", context)
+    monkeypatch.setattr(engine, "_make_context", context)
 
 
 def _averaged_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,14 +150,14 @@ def _averaged_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _own_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = engine._context
+    whole = engine._make_context
 
     def own(plan: Plan, held: Any, place: MeshPosition, device: Any) -> Any:
         found = whole(plan, held, place, device)
         found.counting = None
         return found
 
-    monkeypatch.setattr(engine, "_context", own)
+    monkeypatch.setattr(engine, "_make_context", own)
 
 
 def _halves(self: ContextRanks, whole: torch.Tensor) -> torch.Tensor:

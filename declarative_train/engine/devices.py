@@ -77,7 +77,7 @@ def choose_device(layout: LayoutPlan, num_visible: int, where: str = "here") -> 
             else ""
         )
         return DeviceChoice("cpu", f"no GPU here: {_processes(layout)} on CPU{more}")
-    raise _too_few(layout, num_visible, where)
+    raise _too_few_gpus(layout, num_visible, where)
 
 
 def assign_devices(layout: LayoutPlan, all_visible: Sequence[VisibleDevices]) -> DeviceChoice:
@@ -101,7 +101,7 @@ def assign_devices(layout: LayoutPlan, all_visible: Sequence[VisibleDevices]) ->
         index = rank.device if len(visible.gpus) > 1 else 0
         if index >= len(visible.gpus) or (visible.host, visible.gpus[index]) in taken:
             poorest = min(gpus, key=lambda host: len(gpus[host]))
-            raise _too_few(layout, len(gpus[poorest]), f"on {poorest}")
+            raise _too_few_gpus(layout, len(gpus[poorest]), f"on {poorest}")
         taken.add((visible.host, visible.gpus[index]))
         indices.append(index)
     return DeviceChoice("cuda", indices=tuple(indices))
@@ -113,7 +113,7 @@ def _processes(layout: LayoutPlan) -> str:
     return format_count(layout.num_devices, "replica" if layout.scatters else "rank")
 
 
-def _too_few(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:
+def _too_few_gpus(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:
     """Return the failure for missing GPUs, with a message that proposes another layout. `where`: the machine, on which
     `num_visible` GPUs are visible."""
     named = {*layout.devices, *layout.rank_devices}

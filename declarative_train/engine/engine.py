@@ -139,7 +139,7 @@ class Engine:
 
             tensor.divide(built, layout.cuts, position)
         freeze(built.model, plan.parameters)
-        runner = StepRunner(plan, built.model, device, position.data, _context(plan, built, position, device))
+        runner = StepRunner(plan, built.model, device, position.data, _make_context(plan, built, position, device))
         if layout.context is not None:
             from declarative_train.engine.axes import context
 
@@ -261,7 +261,7 @@ class Engine:
         return squared.sqrt().to(own.dtype)
 
 
-def _context(plan: Plan, built: BuiltModel, position: MeshPosition, device: torch.device) -> RankContext:
+def _make_context(plan: Plan, built: BuiltModel, position: MeshPosition, device: torch.device) -> RankContext:
     """Return this rank's RankContext, with process groups for layers that mix samples across ranks. Every rank creates
     all groups, also those for layers of other pipeline stages, because all ranks of a group must create it together."""
     if plan.layout.is_one_process:

@@ -80,7 +80,8 @@ def probabilities(one: Meaning, output: torch.Tensor) -> torch.Tensor:
 
 
 def in_unit(one: Meaning, output: torch.Tensor) -> torch.Tensor:
-    """Return an output (N, *items) in the unit of the target's columns, as float64."""
+    """Return an output (N, *items), which has N rows of one or several values, in the unit of the target's columns, as
+    float64."""
     found = output.double().exp() if one.kind == "count" else output.double()
     if one.unit is None:
         return found

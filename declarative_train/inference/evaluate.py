@@ -121,21 +121,26 @@ def evaluate(
     found = act(Alone()) if ranks == 1 else run_ranks(ranks, device_for(trained, device).type, act)
     if not compare or not found.reports or (data is not None and list(data) == [STDIN]):
         return found
-    return replace(found, comparison=_compare(trained, found.set, data, max_samples))
+    return replace(found, comparison=_compare_with_simple_models(trained, found.set, data, max_samples))
 
 
-def _compare(
+def _compare_with_simple_models(
     trained: Trained, name: str, data: str | Sequence[str] | None, max_samples: int | None
 ) -> Comparison | None:
     """Return the metric values of simple models on the evaluated rows. Return None if the training rows cannot be read,
-    or no pack has simple models for these data. `name`: the evaluated set. `data`, `max_samples`: as in `evaluate`."""
+    or no pack has simple models for these data. `name`: the evaluated set. `data`: paths of new rows instead of a set,
+    or None. `max_samples`: evaluate at most so many samples of the set."""
     size = batch_rows(trained, _fields_read(trained), None)
 
     def training() -> Iterator[Batch]:
-        return (batch for batch, _ in _of_set(trained, TRAINING, size, None)(0, 1))
+        return (batch for batch, _ in _batches_of_set(trained, TRAINING, size, None)(0, 1))
 
     def evaluation() -> Iterator[Batch]:
-        shares = _rows(trained, data, size) if data is not None else _of_set(trained, name, size, max_samples)
+        shares = (
+            _batches_of_rows(trained, data, size)
+            if data is not None
+            else _batches_of_set(trained, name, size, max_samples)
+        )
         return (batch for batch, _ in shares(0, 1))
 
     try:
@@ -156,8 +161,8 @@ def _evaluate_share(
     batch_size: int | None,
     device: str,
 ) -> EvaluationResult:
-    """Evaluate the samples of this rank. The values of the result are those of all ranks; on rank 0, so are the
-    reports. `ranks`: the processes that share the samples. The other arguments are those of `evaluate`."""
+    """Evaluate the samples of this rank. The values of the result cover the samples of all ranks. The reports do so
+    only on rank 0. `ranks`: the processes that share the samples. The other arguments are those of `evaluate`."""
     plan = trained.plan
     size = batch_rows(trained, _fields_read(trained), batch_size)
     where = device_for(trained, device, ranks.rank)
@@ -165,10 +170,14 @@ def _evaluate_share(
         if max_samples is not None:
             raise UsageError("--max is only for sets of the run, not for --data; help: use a file with fewer rows")
         name, title = DATA, data if isinstance(data, str) else data[0]
-        made = _windows(trained, data, size) if plan.data.window is not None else _rows(trained, data, size)
+        made = (
+            _batches_of_windows(trained, data, size)
+            if plan.data.window is not None
+            else _batches_of_rows(trained, data, size)
+        )
     else:
         name = title = _set_of(trained, set_name)
-        made = _of_set(trained, name, size, max_samples)
+        made = _batches_of_set(trained, name, size, max_samples)
     samples = _Samples(made, ranks)
     with default_dtype(plan):
         model = _Model(trained, where, gatherers(meanings(trained.plan), num_worst), samples, ranks)
@@ -179,7 +188,7 @@ def _evaluate_share(
     drawn = find_random_nodes(plan.graph)  # not in the batch graph, where random numbers depend only on the sample
     if drawn:
         notices.append(f"`{drawn[0]}` is random: other batches, and the run's ranks, give other values")
-    notices += _other_samples(trained, name, done.num_samples) if data is None else []
+    notices += _compare_num_samples(trained, name, done.num_samples) if data is None else []
     logged = {key: value for key, value in trained.values.items() if key in done.values}
     return EvaluationResult(
         trained.name,
@@ -313,7 +322,7 @@ def _set_of(trained: Trained, wanted: str | None) -> str:
     return found[0]
 
 
-def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
+def _compare_num_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
     """Return a notice if the run's own evaluations used another number of samples of the set `name` than `num_samples`.
     The values then differ from those in the log. Otherwise return []."""
     evaluation = trained.plan.evaluation
@@ -329,9 +338,9 @@ def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
     ]
 
 
-def _of_set(trained: Trained, name: str, size: int, max_samples: int | None) -> _Shares:
+def _batches_of_set(trained: Trained, name: str, size: int, max_samples: int | None) -> _Shares:
     """Return a function that yields the batches of a set of the run. The run's data files must still exist and be
-    unchanged. `size`: rows per batch. `max_samples`: as in `evaluate`."""
+    unchanged. `size`: rows per batch. `max_samples`: maximum number of samples; None: all."""
     plan = trained.plan
     check_source(trained, name)
     try:
@@ -353,9 +362,9 @@ def _with_origins(batches: EvaluationBatches, prepared: PreparedSet, first: int,
         yield batch, _LazyOrigins(prepared, batch.sample_ids)
 
 
-def _rows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
+def _batches_of_rows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
     """Return a function that yields the batches of new rows, converted to fields as in the run. It can be called only
-    once. `data`: paths as for `open_input`. `size`: rows per batch."""
+    once. `data`: paths, globs or URLs, or `-` for standard input. `size`: rows per batch."""
     rows = open_input(data, trained.plan.data.source, names=columns_of_folder(trained.plan.data))
     specs = [trained.fields[name] for name in _fields_read(trained)]
     shown = [name for name in rows.names[:_MOST_VALUES] if name not in rows.large]
@@ -385,9 +394,9 @@ def _origin_of(chunk: InputChunk, row: int, names: Sequence[str]) -> tuple[str, 
     return chunk.place(row), values
 
 
-def _windows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
+def _batches_of_windows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
     """Return a function that yields the batches of new rows, for a run whose samples are windows of rows. The windows
-    are made as in the run. `data`: paths as for `open_input`. `size`: windows per batch."""
+    are made as in the run. `data`: paths, globs or URLs. `size`: windows per batch."""
     plan = trained.plan
     table, title = table_of([data] if isinstance(data, str) else data, plan.data.source)
     try:

@@ -67,7 +67,7 @@ class RowConverter:
         """Convert the rows of one chunk, which must have the columns `read_columns`. Yield the chunk and its values, a
         dict from field to array (N, ...). With image fields, the chunk is yielded in smaller parts."""
         for part in _split(chunk, _PICTURES) if self._pictures.columns else (chunk,):
-            read = {name: _numpy(name, self._wants[name], part, self._input.decimal) for name in self.columns}
+            read = {name: _to_numpy(name, self._wants[name], part, self._input.decimal) for name in self.columns}
             values = {converter.spec.name: converter.make(read, part) for converter in self._converters}
             yield part, values | self._pictures.make(read, part)
 
@@ -222,7 +222,7 @@ def _message(spec: FieldSpec, error: BadValueError, chunk: InputChunk) -> str:
     return f"{text}; help: change it in the file, or leave the row out"
 
 
-def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarray:
+def _to_numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarray:
     """Return the column `name` of a chunk as a numpy array of numbers, of bool, or of text as objects. Missing values
     are nan or None. `want`: the type that the column had in the run. `decimal`: the decimal point of numbers in
     text."""
@@ -247,7 +247,7 @@ def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarra
     if want not in ("number", "date") and not pa.types.is_nested(values.type):
         values = values.cast(pa.string())
     elif want == "number" and (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-        values = _numbers(name, values, chunk, decimal)
+        values = _parse_numbers(name, values, chunk, decimal)
     present = values.drop_null()
     column = describe(name, values.type, present[0].as_py() if len(present) else None)
     if isinstance(column, str):
@@ -258,7 +258,7 @@ def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarra
         raise InputError(f"{error}; the value is in the rows from {chunk.place(0)} on") from None
 
 
-def _numbers(name: str, values: Any, chunk: InputChunk, decimal: str) -> Any:
+def _parse_numbers(name: str, values: Any, chunk: InputChunk, decimal: str) -> Any:
     """Convert a column of texts to integers if all its values are integers, otherwise to floats, otherwise to bool.
     `name`: the column's name, for messages. `values`: the column as an Arrow array. `decimal`: the decimal point of
     floats. Raises InputError."""

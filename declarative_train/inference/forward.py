@@ -113,7 +113,8 @@ def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
 
 def batch_rows(trained: Trained, fields: Sequence[str], wanted: int | None) -> int:
     """Return the number of rows per batch. It is `wanted` if this is given. Otherwise it is the batch size of the run's
-    evaluations, or more if rows are small. `fields`: names of the fields that are read."""
+    evaluations (without evaluations, its microbatch size), or more if rows are small. `fields`: names of the fields
+    that are read."""
     if wanted is not None:
         return wanted
     evaluation = trained.plan.evaluation

@@ -56,15 +56,16 @@ class Prediction:
         self._batch_rows = batch_rows(trained, self.inputs, batch_size)
 
     def open_files(self, paths: str | Sequence[str], keep: Sequence[str] = ()) -> Samples:
-        """Return the samples in files. `paths`: as for `open_input`. `keep`: columns of the input that are copied to
-        the result, before the predictions; `*` means all. Raises InputError and UsageError."""
+        """Return the samples in files. `paths`: paths, globs or URLs, or `-` for standard input. `keep`: columns of the
+        input that are copied to the result, before the predictions; `*` means all. Raises InputError and UsageError."""
         given = [paths] if isinstance(paths, str) else list(paths)
         title = STDIN_TITLE if given == [STDIN] else None
         files = tuple(given) if title is None else (spool_stdin(),)
         return FileSamples(self._trained.plan.data, self.inputs, files, self._batch_rows, tuple(keep), title)
 
     def of_frame(self, frame: pa.Table, keep: Sequence[str] = ()) -> Samples:
-        """Return the samples in a table in memory. `keep`: as for `open_files`."""
+        """Return the samples in a table in memory. `keep`: columns of the input that are copied to the result; `*`
+        means all."""
         data = self._trained.plan.data
         if data.window is None:
             return self.of_rows(of_table(frame), keep)
@@ -72,7 +73,8 @@ class Prediction:
         return WindowSamples(data, self.inputs, table, title, self._batch_rows, _all(keep, frame.column_names))
 
     def of_rows(self, rows: Input, keep: Sequence[str] = ()) -> Samples:
-        """Return the samples in an Input, for a run whose samples are single rows. `keep`: as for `open_files`."""
+        """Return the samples in an Input, for a run whose samples are single rows. `keep`: columns of the input that
+        are copied to the result; `*` means all."""
         return RowSamples(self._trained.plan.data, self.inputs, rows, self._batch_rows, _all(keep, rows.names))
 
     def tables(self, samples: Samples) -> Iterator[pa.Table]:

@@ -86,8 +86,8 @@ def _open_table(
     names: Mapping[str, str],
 ) -> Input:
     """Open files in a format that dtrain reads as a table, and return their rows. `kind`: the format. `paths`: as the
-    user gave them. `files`: the files that match `paths`. `source`, `title`, `names`: as in `open_input`. Raises
-    InputError."""
+    user gave them. `files`: the files that match `paths`. `source`: the run's `data.source`. `title`: name in messages.
+    `names`: new names for some columns. Raises InputError."""
     try:
         table = DATASETS[kind].open_files(paths, source)
     except SourceError as error:
@@ -119,7 +119,7 @@ def files_of(paths: Sequence[str]) -> list[str]:
 
 
 def of_table(table: pa.Table) -> Input:
-    """Return the rows of an Arrow table in memory."""
+    """Return the rows of an Arrow table in memory as an Input."""
     from declarative_train.components.datasets.arrow_columns import without_views
 
     table = without_views(table)
@@ -167,8 +167,8 @@ def spool_stdin() -> str:
 def _table_input(
     table: Table, files: Sequence[str], title: str, *, is_array: bool = False, called: Mapping[str, str] | None = None
 ) -> Input:
-    """Return the rows of a table. `title`: its name in messages. `is_array`: each file has a single array, which is the
-    only column. `called`: new names for some columns."""
+    """Return the rows of an opened table as an Input. `title`: its name in messages. `is_array`: each file has a single
+    array, which is the only column. `called`: new names for some columns."""
     columns_by_name = {name: name for name in table.columns} | {new: old for old, new in (called or {}).items()}
     for old, new in (called or {}).items():
         if old != new:
@@ -177,14 +177,14 @@ def _table_input(
     large = [name for name, column in columns_by_name.items() if table.columns[column].dtype == "bytes"]
 
     def pieces(columns: Sequence[str], most: int | None = None) -> Pieces:
-        held = {_only_column(names, asked, is_array) for asked in columns}
+        held = {_column_to_read(names, asked, is_array) for asked in columns}
         shapes = {name: table.columns[columns_by_name[name]].shape for name in held}
         width = sum(_FILE_VALUES if name in large else int(np.prod(shape)) for name, shape in shapes.items())
         size = max(1, min(_CHUNK_ROWS, _CHUNK_VALUES // max(width, 1)))
         return slices(table.num_rows, size if most is None else min(size, most))
 
     def read_piece(piece: Piece, columns: Sequence[str]) -> InputChunk:
-        held = {asked: _only_column(names, asked, is_array) for asked in columns}
+        held = {asked: _column_to_read(names, asked, is_array) for asked in columns}
         rows = slice(piece.start, piece.start + piece.num_rows)
         try:
             values = table.read(list(dict.fromkeys(columns_by_name[name] for name in held.values())), rows)
@@ -200,7 +200,7 @@ def _place_in(table: Table, start: int, row: int) -> str:
     return table.place(start + row)
 
 
-def _only_column(names: Sequence[str], asked: str, is_array: bool) -> str:
+def _column_to_read(names: Sequence[str], asked: str, is_array: bool) -> str:
     """Return the name of the column to read where the run's plan names the column `asked`. If the files have a single
     array (`new.npy`), it is the name of this array, otherwise `asked` itself."""
     return names[0] if is_array and len(names) == 1 else asked

@@ -72,7 +72,7 @@ def csv_input(files: Sequence[str], title: str, source: Mapping[str, object], ti
         start = 0
         for file in files:
             check_columns(columns, [name.strip() for name in header(file)], title_of[file])
-            for piece in _cut(_csv_pieces(file, how, columns, title_of[file], most), most):
+            for piece in _split_pieces(_csv_pieces(file, how, columns, title_of[file], most), most):
                 yield piece._replace(start=start)
                 start += piece.num_rows
 
@@ -179,7 +179,7 @@ def _parts(block: bytes, most: int | None) -> list[tuple[int, int]]:
     return list(zip(counts, sizes, strict=True))
 
 
-def _cut(pieces: Pieces, most: int | None) -> Pieces:
+def _split_pieces(pieces: Pieces, most: int | None) -> Pieces:
     """Yield the pieces, split into pieces of at most `most` rows (None: no limit). Only pieces that contain values are
     split; others have few enough rows."""
     for piece in pieces:

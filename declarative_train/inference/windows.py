@@ -35,8 +35,9 @@ _PIECE_VALUES = 1 << 22  # most values per piece
 
 
 def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | None = None) -> tuple[Table, str]:
-    """Return the files as one opened table, and its name in messages. `paths`: as for `open_input`. `source`: source of
-    the run. `title`: this name; None: made from the paths. Raises UsageError and InputError."""
+    """Return the files as one opened table, and its name in messages. `paths`: paths, globs or URLs; standard input is
+    not accepted. `source`: the run's `data.source`. `title`: the name in messages; None: made from the paths. Raises
+    UsageError and InputError."""
     if STDIN in paths:
         raise UsageError("`-` is standard input, and cannot be combined with files")
     own = str(source["type"])
@@ -115,7 +116,7 @@ class WindowSamples:
             raise InputError(str(error)) from None
         except ValueError as error:
             raise InputError(f"{title}: {error}") from None
-        self._rows, self._starts = _windows(table, data.window, order, self.span)
+        self._rows, self._starts = _arrange_windows(table, data.window, order, self.span)
         if not len(self._starts) and table.num_rows:
             raise InputError(f"{title} has no {self.span} rows that follow each other, as many as the model reads")
         self._prepared = PreparedSet(title, table, self._rows, None, tuple(parts), None)
@@ -146,9 +147,9 @@ class WindowSamples:
             raise InputError(str(error)) from None
         inverse = inverse.reshape(places.shape)
         values = {name: rows[name][inverse[:, cut]] for name, cut in self._cuts.items()}
-        return SampleBatch(begin, values, self._about(starts))
+        return SampleBatch(begin, values, self._describe_windows(starts))
 
-    def _about(self, starts: np.ndarray) -> pa.Table:
+    def _describe_windows(self, starts: np.ndarray) -> pa.Table:
         """Return a table with one row per window. The table has the numbers of the window's first and last row in the
         input, counted from 1, and the values that the kept columns have in the window's last row. `starts`: positions
         at which the windows begin."""
@@ -168,7 +169,7 @@ def _rows_taken(part: FieldReader, length: int) -> np.ndarray:
     return np.asarray(cut % length if isinstance(cut, int) else np.arange(length)[cut])
 
 
-def _windows(table: Table, window: WindowSpec, order: RowOrder, span: int) -> tuple[SetRows, np.ndarray]:
+def _arrange_windows(table: Table, window: WindowSpec, order: RowOrder, span: int) -> tuple[SetRows, np.ndarray]:
     """Return the rows in the order in which windows use them, and the positions (N,) in this order at which the windows
     begin. `order`: order of the rows within a group. `span`: rows per window."""
     runs = make_windows(RowRange(0, table.num_rows), WindowSpec(1, 1, window.by, window.sort), order)

@@ -367,8 +367,8 @@ def follow(seat: Seat) -> int:
 
 
 def _reach(seat: Seat, watch: StopRequest) -> Store | None:
-    """Return a client of the store on node 0, or None if a signal to stop arrives first. Raises RunFailure if node 0
-    does not answer in time."""
+    """Return a client of the key-value store on node 0, or None if a signal to stop arrives first. Raises RunFailure if
+    node 0 does not answer in time."""
     from declarative_train.run.rendezvous import connect
 
     most_s, why = limit_s("DTRAIN_START_S"), ""

@@ -51,8 +51,8 @@ BY_ONE_RANK_BYTES = 64 << 20
 class Snapshot:
     """Data of one checkpoint that this rank writes. `best_step`: step of the best checkpoint, which is never deleted.
     `keep`: number of the newest checkpoints that are not deleted. `tensors`: copies, or the model's tensors if training
-    waits for the save. `numbers`: the optimizer's plain numbers; {} if another rank writes them. `alone`: only this
-    rank writes."""
+    waits for the save. `numbers`: state of the optimizer that is not tensors; {} if another rank writes them. `alone`:
+    only this rank writes."""
 
     step: int
     best_step: int | None
@@ -167,12 +167,12 @@ class Checkpoints:
             under_way.result()
 
     def settle(self) -> None:
-        """Wait for the current save, at most `DTRAIN_SAVE_S`, because this process exits after a failure."""
+        """Wait at most `DTRAIN_SAVE_S` seconds for the current save. It is called before an exit after a failure."""
         if self._under_way is not None:
             wait([self._under_way], limit_s("DTRAIN_SAVE_S"))
 
     def _take_snapshot(self, state: RunState, *, is_best: bool, keep: int) -> Snapshot | None:
-        """Return the data that this rank writes; None if another rank writes it. The arguments are those of `save`."""
+        """Return the data that this rank writes; None if it writes nothing. The arguments are those of `save`."""
         self._engine.synchronize_buffers()
         if self._engine.loss_scale is not None:
             state.loss_scale = self._engine.loss_scale.state()

@@ -71,7 +71,7 @@ def _beat(context: FailureContext, scratch: Path, failures: Path) -> None:
     while True:
         number += 1
         saving = SAVING.since_s is not None
-        beat = Beat(context.rank, number, context.step, context.count, saving, _collective(), looks, busy)
+        beat = Beat(context.rank, number, context.step, context.count, saving, _describe_collective(), looks, busy)
         pace.add(beat, time.monotonic())
         with suppress(OSError):
             path.with_suffix(".new").write_text(json.dumps(asdict(beat)))
@@ -79,12 +79,12 @@ def _beat(context: FailureContext, scratch: Path, failures: Path) -> None:
         is_late = pace.idle_s > 0.8 * min(pace.warn_s, pace.end_s)
         if is_late and not has_dumped:
             for folder in (failures, scratch):  # the agent sends the second to the head, whose disk may differ
-                _dump(folder / f"waiting_{context.rank}.txt", beat)
+                _dump_stacks(folder / f"waiting_{context.rank}.txt", beat)
         has_dumped = is_late
         for _ in range(LOOKS_PER_BEAT):
             time.sleep(BEAT_S / LOOKS_PER_BEAT)
             if context.has_stepped and SAVING.since_s is None:
-                looks, busy = looks + 1, busy + (not _collective())
+                looks, busy = looks + 1, busy + (not _describe_collective())
 
 
 def read_beats(scratch: Path) -> tuple[Beat, ...]:
@@ -110,7 +110,7 @@ def _read_recorder(*, only_active: bool = False) -> dict[str, Any]:
         return {}
 
 
-def _collective() -> str:
+def _describe_collective() -> str:
     """Return a description of the collective that this rank has begun and not finished, or ""."""
     if "torch.distributed" not in sys.modules:
         return ""
@@ -123,7 +123,7 @@ def _collective() -> str:
     return f"{name} of {sizes} elements (number {last['collective_seq_id'] or last['p2p_seq_id']})"
 
 
-def _dump(path: Path, beat: Beat) -> None:
+def _dump_stacks(path: Path, beat: Beat) -> None:
     """Write the stack of each thread of this process, and the collectives that torch recorded, to a file."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,8 @@ class Pace:
 
     @property
     def end_s(self) -> float:
-        """Seconds without progress after which a round is ended: a little less than the time limit of collectives."""
+        """Seconds without progress after which all ranks are stopped (the round is ended): a little less than the time
+        limit of collectives."""
         limit = limit_s("DTRAIN_TIMEOUT_S")
         return max(0.5 * limit, 0.95 * limit - 2)
 

@@ -228,7 +228,7 @@ def sum_over_ranks(
 ) -> tuple[list[Terms], list[float]]:
     """Return the values of the loss terms in each step (see `compute_terms`), and the sums of `votes` over all ranks.
     Both are computed with a single collective."""
-    shares = _shares(engine, results)
+    shares = _local_sums(engine, results)
     summed = engine.ranks.sum(torch.cat([shares.reshape(-1), shares.new_tensor(votes)]))
     if votes and engine.position.tensor is not None:  # not in `engine.ranks`: they have the same losses
         summed[-len(votes) :] = engine.position.tensor.sum(summed[-len(votes) :])
@@ -244,7 +244,7 @@ def sum_over_ranks(
     return terms, found[len(found) - len(votes) :]
 
 
-def _shares(engine: Engine, results: Sequence[StepResult]) -> torch.Tensor:
+def _local_sums(engine: Engine, results: Sequence[StepResult]) -> torch.Tensor:
     """Return this rank's sums of the L loss terms, (steps, L), in float64 on the device. Each is summed over the chunks
     of its step; all steps have equally many chunks."""
     flat = [value for result in results for sums in result.sums for value in sums]

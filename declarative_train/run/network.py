@@ -46,7 +46,7 @@ def interface_to(address: str) -> str | None:
     wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
     if wanted and wanted[0].isalnum() and "," not in wanted:
         return wanted
-    own, found = _own_address_to(address), _addresses()
+    own, found = _own_address_to(address), _addresses_by_interface()
     if own is None or not found:
         return None
     if not own.is_loopback:
@@ -88,7 +88,7 @@ def _own_address_to(address: str) -> IPv4Address | IPv6Address | None:
     return None
 
 
-def _addresses() -> dict[str, list[IPv4Address | IPv6Address]]:
+def _addresses_by_interface() -> dict[str, list[IPv4Address | IPv6Address]]:
     """Return a dict from each network interface to its addresses; {} on systems other than Linux."""
     if sys.platform != "linux":
         return {}

@@ -66,7 +66,7 @@ def default_sinks(
 def _open_all(quiet: bool, chosen: Chosen, plugins: Mapping[str, PluginSinkPlan], run_dir: Path) -> Sequence[Sink]:
     found = list(open_sinks(quiet, chosen, run_dir))
     try:
-        found += [_of_plugin(name, plugin, run_dir, chosen[name]) for name, plugin in plugins.items()]
+        found += [_open_plugin_sink(name, plugin, run_dir, chosen[name]) for name, plugin in plugins.items()]
     except RunFailure:
         for sink in found:
             sink.close()
@@ -74,7 +74,7 @@ def _open_all(quiet: bool, chosen: Chosen, plugins: Mapping[str, PluginSinkPlan]
     return found
 
 
-def _of_plugin(name: str, plugin: PluginSinkPlan, run_dir: Path, settings: Mapping[str, object]) -> Sink:
+def _open_plugin_sink(name: str, plugin: PluginSinkPlan, run_dir: Path, settings: Mapping[str, object]) -> Sink:
     """Open a sink of a plugin with its settings, and return it. If the sink fails later, it is removed and the run
     continues. Raises RunFailure if it cannot be opened."""
     try:

@@ -26,9 +26,9 @@ Recompile = Callable[[int], "Plan | None"]
 
 
 class Session:
-    """Settings of one command, and the state of its run. `run_dir`: the run's folder; None before the first job.
-    `recompile`: function that takes a number of nodes and returns the plan for it, or None if the recipe has no such
-    plan."""
+    """Settings of one start of the program, and the state of its run. `run_dir`: the run's folder; None before the
+    first job. `recompile`: function that takes a number of nodes and returns the plan for it, or None if the recipe has
+    no such plan."""
 
     def __init__(
         self,

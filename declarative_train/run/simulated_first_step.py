@@ -171,7 +171,7 @@ def _choose_parameters(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> li
 
 
 class _Call:
-    """Callable that runs the model, and keeps its outputs and their gradients."""
+    """Callable that runs the model, and keeps the outputs of the last call and their gradients."""
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
         self._model, self._names = model, names

@@ -243,8 +243,8 @@ def _prepare(
     lasting: Store,
 ) -> BroadcastJob:
     """Compile the recipe on rank 0, choose devices, run folder and checkpoint, and return the job for all ranks.
-    `lasting`: a store that is kept when the launcher restarts the ranks. It names the run of an earlier start; that run
-    is continued, whatever `resume` is."""
+    `lasting`: a store that is kept when the launcher restarts the ranks. If it names the run of an earlier start, that
+    run is continued, whatever `resume` is."""
     from declarative_train.plan.codec import to_json
 
     plan, code = compile_plan()

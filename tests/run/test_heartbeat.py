@@ -71,15 +71,15 @@ def last_collective(rank: int) -> str:
     if rank == 0:
         work = distributed.all_reduce(torch.ones(2, 3), async_op=True)
         time.sleep(0.5)
-        found = heartbeat._collective()
+        found = heartbeat._describe_collective()
         work.wait()
         return found
     time.sleep(1.5)
     distributed.all_reduce(torch.ones(2, 3))
     deadline_s = time.monotonic() + 60
-    while heartbeat._collective() and time.monotonic() < deadline_s:  # a thread of torch records the end
+    while heartbeat._describe_collective() and time.monotonic() < deadline_s:  # a thread of torch records the end
         time.sleep(0.02)
-    return heartbeat._collective()
+    return heartbeat._describe_collective()
 
 
 def test_a_rank_that_waits_names_its_collective(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def sync_experts(plan: Plan, sync: GradientSync, built: BuiltModel, position: Me
 
 
 def _gradients_of_experts(plan: Plan, built: BuiltModel) -> set[int]:
-    """Return `id(gradient)` of the gradients of all parameters of experts."""
+    """Return the set of `id(gradient)` for the gradients of all experts' parameters."""
     assert plan.layout.cuts is not None
     names = plan.layout.cuts.of_experts
     return {id(item.grad) for name, item in built.model.named_parameters() if name in names and item.grad is not None}

@@ -262,8 +262,8 @@ class StageForward:
 
 
 def bind_stages(plan: Plan, built: BuiltModel, runner: StepRunner) -> list[StageForward]:
-    """Replace the `forward` of the module of each stage on this rank (`built`), and return the StageForward of each.
-    `runner`: has the state that a forward needs, such as random generators."""
+    """Replace the `forward` of each pipeline stage on this rank by a StageForward, and return these. `built`: has the
+    stages' modules. `runner`: has the state that a forward needs, such as random generators."""
     pieces = build_stage_graphs(plan)
     forwards = [StageForward(runner, index, pieces[index], plan) for index in built.stages]
     for forward in forwards:

@@ -108,7 +108,7 @@ def average_gradients(
     dtype of the messages; None: that of the gradients."""
     under_way: deque[Callable[[], None]] = deque()
     for bucket in buckets(gradients):
-        under_way.append(_begin(bucket, ranks, dtype))
+        under_way.append(_begin_average(bucket, ranks, dtype))
         if len(under_way) > UNDER_WAY:
             under_way.popleft()()
     for end in under_way:
@@ -137,7 +137,9 @@ def buckets(gradients: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         yield bucket
 
 
-def _begin(bucket: Sequence[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None) -> Callable[[], None]:
+def _begin_average(
+    bucket: Sequence[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None
+) -> Callable[[], None]:
     """Start to average a bucket. Return a function that waits for the result and copies it into the gradients. `dtype`:
     dtype of the message; None: that of the gradients."""
     whole = torch.cat([gradient.reshape(-1) for gradient in bucket]).to(dtype or bucket[0].dtype)

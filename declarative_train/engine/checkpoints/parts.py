@@ -51,14 +51,14 @@ def make_tensor_part(tensor: torch.Tensor, cut: RankCut) -> Part:
 def split_off(
     tensors: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut]
 ) -> tuple[dict[str, torch.Tensor], dict[str, Part]]:
-    """Return two dicts: the tensors without an entry in `cuts`, which DCP can save by itself, and the Parts of the
-    others."""
+    """Return the tensors without an entry in `cuts`, which DCP can save by itself, and a Part for each of the others
+    (this rank's blocks of a divided tensor)."""
     plain = {name: tensor for name, tensor in tensors.items() if name not in cuts}
     return plain, {name: make_tensor_part(tensors[name], cut) for name, cut in cuts.items() if name in tensors}
 
 
 class PartSavePlanner(DefaultSavePlanner):
-    """DCP save planner that writes Parts in addition to tensors."""
+    """DCP save planner that also writes Parts: this rank's blocks of a tensor that an axis divides."""
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -83,7 +83,7 @@ class PartSavePlanner(DefaultSavePlanner):
 
 
 class PartLoadPlanner(DefaultLoadPlanner):
-    """DCP load planner that fills Parts in addition to tensors."""
+    """DCP load planner that also fills Parts: this rank's blocks of a tensor that an axis divides."""
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)

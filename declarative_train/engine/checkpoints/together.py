@@ -81,8 +81,8 @@ class SavingGroups:
 
     `writes`   whether this rank writes a part of each checkpoint
     `writers`  group of the ranks that write; None: all ranks
-    `writing`  groups of the ranks that write, by node
-    `reading`  groups of all ranks, by node; None in a single process
+    `writing`  NodeGroups of the ranks that write; None in a single process, or if this rank is not among them
+    `reading`  NodeGroups of all ranks; None in a single process
     """
 
     writes: bool = True

@@ -86,7 +86,7 @@ def record_base(plan: Plan) -> list[Record]:
     """Return a checkpoint's references to the files with frozen weights. Raises RunFailure if a file is missing."""
     dtype = "float64" if plan.training.precision == "fp64" else "float32"
     return [
-        {"weights": asdict(weights), "names": names, "dtype": dtype, "files": _files(weights.path)}
+        {"weights": asdict(weights), "names": names, "dtype": dtype, "files": _hash_files(weights.path)}
         for weights, names in find_base_files(plan)
     ]
 
@@ -116,7 +116,7 @@ def locate_files(record: Record, checkpoint: str) -> Record:
     places, changed = list(dict.fromkeys(places)), None
     for place in places:
         try:
-            found = _files(place)
+            found = _hash_files(place)
         except RunFailure:
             continue
         other = next((name for name, each in record["files"].items() if found.get(name) != each), None)
@@ -172,7 +172,7 @@ def _weights(data: Mapping[str, Any]) -> WeightsPlan:
     return WeightsPlan(data["node"], data["path"], data["rename"], tensors, data["exclude"], data.get("drawn", []))
 
 
-def _files(path: str) -> dict[str, dict[str, Any]]:
+def _hash_files(path: str) -> dict[str, dict[str, Any]]:
     """Return a dict from file name to size and checksum of the weights file at `path`, or of all files of an index.
     Raises RunFailure."""
     from fsspec.core import open as open_file

@@ -34,7 +34,7 @@ class BuiltModel:
     `model`    module with this rank's parameters under the plan's names
     `roots`    modules to call: the model itself, or the stages of a pipeline
     `modules`  modules to switch between training and evaluation; in mode `dp`, every replica
-    `stages`   stages of a pipeline, by number; empty without a pipeline
+    `stages`   stages of a pipeline on this rank, by index; empty without a pipeline
     `whole`    the whole model, which shows the structure; in a pipeline it has no values
     """
 

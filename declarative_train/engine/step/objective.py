@@ -70,8 +70,8 @@ class Objective:
     def counts(self, values: Values, row_weight: torch.Tensor | None, num_rows: int) -> torch.Tensor:
         """Return the number (or total weight) of valid items of each loss term in a chunk, (L,) in float64 on the
         device. Summed over the global batch, it is the term's divisor. `values`: fields, and values computed from
-        fields alone, by name; counts never depend on outputs of the model. `row_weight`: as in `sums`. `num_rows`:
-        number of rows without padding."""
+        fields alone, by name; counts never depend on outputs of the model. `row_weight`: 0 for rows that are padding,
+        otherwise 1; None if there is no padding. `num_rows`: number of rows without padding."""
         counts = [
             module.count(
                 None if target is None else values.get(target),  # None if a node computes the target

@@ -35,8 +35,9 @@ Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 class Policy:
     """Policy for torch's selective checkpointing, which says for each operation whether the result is kept or
-    recomputed. `keep`: kinds of results, as in `training.activation_checkpointing.keep`. Matrix products are counted
-    separately in the forward and in its recomputation, so that both keep the same ones."""
+    recomputed. `keep`: kinds of results, as in `training.activation_checkpointing.keep`. If every second matrix product
+    is kept, products are counted separately in the forward and in its recomputation, so that both keep the same
+    ones."""
 
     def __init__(self, keep: frozenset[str]) -> None:
         self._kept = ATTENTION if "attention" in keep else frozenset()

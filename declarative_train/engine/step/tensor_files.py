@@ -153,7 +153,7 @@ def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, las
     """Return rows `first` to `last` (exclusive; None: all rows) of a parameter that is made of `parts`, stacked by
     rows. `source`: tensors of the file. If possible, only these rows are read."""
     found = []
-    for part, a, b in _rows_of(parts, source.shapes, first, last):
+    for part, a, b in _find_rows_of_parts(parts, source.shapes, first, last):
         if part.ones < 0:  # the file's tensor becomes a single row
             whole = source.read(part.name, None, None, 0)
             found.append(whole.reshape((1,) * -part.ones + whole.shape)[a:b])
@@ -162,19 +162,19 @@ def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, las
             part_of = source.read(part.name, part.index, part.index + 1, 0)[0][..., part.first :: part.step]
             found.append((part_of.T if part.transpose else part_of)[a:b])
             continue
-        read = source.read(part.name, a, b, _rows_at(part))
+        read = source.read(part.name, a, b, _row_dimension(part))
         read = read.reshape(read.shape[part.ones :]) if part.ones else read
         found.append(read.T if part.transpose else read)
     return torch.cat(found) if len(found) > 1 else found[0]
 
 
-def _rows_at(part: PartPlan) -> int:
+def _row_dimension(part: PartPlan) -> int:
     """Return the dimension of the file's tensor that becomes the rows of the parameter. `part`: how the tensor is
     reshaped and transposed."""
     return part.ones + (1 if part.transpose else 0)
 
 
-def _rows_of(
+def _find_rows_of_parts(
     parts: Iterable[PartPlan], shapes: Shapes, first: int | None, last: int | None
 ) -> Iterator[tuple[PartPlan, int | None, int | None]]:
     """Yield (part, its first row, its last row) for the parts that contain rows `first` to `last` (exclusive) of a

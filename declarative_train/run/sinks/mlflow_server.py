@@ -55,7 +55,7 @@ class MlflowSink(BackgroundSink):
                 self._client.set_tag(self._run_id, "notice", event.message)
             step, time_unix_s, values = scalars(event)
             metrics += [
-                Metric(key=_name(name), value=value, timestamp=int(time_unix_s * 1e3), step=step)
+                Metric(key=_replace_characters(name), value=value, timestamp=int(time_unix_s * 1e3), step=step)
                 for name, value in values.items()
             ]
             if isinstance(event, RunEnded):
@@ -124,7 +124,7 @@ class MlflowSink(BackgroundSink):
         from mlflow.entities import Param
 
         there = self._client.get_run(self._run_id).data.params
-        wanted = {_name(name): str(value)[:MOST_CHARACTERS] for name, value in hyperparameters.items()}
+        wanted = {_replace_characters(name): str(value)[:MOST_CHARACTERS] for name, value in hyperparameters.items()}
         new = [Param(name, value) for name, value in wanted.items() if name not in there]
         for part in _parts(new, MOST_PARAMS):
             self._client.log_batch(self._run_id, params=part)
@@ -159,7 +159,7 @@ def recipe_texts(run_dir: Path) -> Iterator[tuple[str, str]]:
         yield Path(path).name, str(text)
 
 
-def _name(name: str) -> str:
+def _replace_characters(name: str) -> str:
     """Return a name without characters that MLflow does not accept, which are replaced. It accepts letters, digits,
     underscores, dashes, periods, spaces and slashes."""
     return re.sub(r"[^\w\-. /]", "_", name)

@@ -74,8 +74,8 @@ class RunPlace:
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
     """Checkpoint from which a run starts (`entry`, or None), and the folder of the run that is continued (`run`). If
-    `run` is None, the checkpoint starts a new run, and `why` says why its own run is not continued. `passed_over`:
-    reasons why newer checkpoints were skipped."""
+    `run` is None, the checkpoint starts a new run, and `why` says why the run that saved the checkpoint is not
+    continued. `passed_over`: reasons why newer checkpoints were skipped."""
 
     entry: CheckpointEntry | None
     run: Path | None = None
@@ -127,7 +127,7 @@ def open_place(
             CheckpointStore(checkpoints_root(str(run_dir))).clean()
         shutil.rmtree(run_dir / "failures", ignore_errors=True)  # of an earlier session
         _save_plan(plan, run_dir)
-        remote = _remote(plan, run_dir, elsewhere)
+        remote = _remote_url(plan, run_dir, elsewhere)
         _save_run(plan, run_dir, elsewhere, remote)
     except OSError as error:
         path = run_dir or folder or _runs(plan)
@@ -173,7 +173,7 @@ def _fetch(plan: Plan, folder: Path | None) -> str | None:
         raise RunFailure(f"the runs at {format_path(remote)} cannot be read: {first_line(error)}") from None
 
 
-def _remote(plan: Plan, run_dir: Path, elsewhere: str | None) -> str | None:
+def _remote_url(plan: Plan, run_dir: Path, elsewhere: str | None) -> str | None:
     """Return the URL to which this run's folder is copied, or None. It stays the same when the run resumes.
     `elsewhere`: folder of the run's checkpoints, if it is not in the run's folder."""
     kept = read_run(run_dir).get("remote")

@@ -37,7 +37,7 @@ class RunLock:
 
         def waits(handle: int) -> bool:
             holder = read_holder(handle)
-            if _may_be_going(holder) or time.monotonic() > deadline_s:
+            if _may_be_running(holder) or time.monotonic() > deadline_s:
                 raise RunFailure(_in_use(run_dir, holder))
             return True
 
@@ -70,7 +70,7 @@ def is_locked(run_dir: Path) -> bool:
         return False
 
 
-def _may_be_going(holder: dict[str, object]) -> bool:
+def _may_be_running(holder: dict[str, object]) -> bool:
     """Return whether the run that has the lock may still be running: the process that started it exists or is on
     another machine. `holder`: content of the lock file."""
     pid = holder.get("pid")
