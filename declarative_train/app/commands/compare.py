@@ -96,7 +96,7 @@ def _jsonable(value: object) -> object:
 
 def text(comparison: Comparison) -> str:
     from declarative_train.app.views.table import table, terminal_width
-    from declarative_train.core.amounts import format_count, number
+    from declarative_train.core.amounts import format_count, format_number
 
     letters = [letter_of(at) for at in range(len(comparison.runs))]
     lines = [
@@ -113,7 +113,7 @@ def text(comparison: Comparison) -> str:
         if settings
         else f"no setting differs; {alike}"
     )
-    metrics = [[row.name, *(_number(value, number) for value in row.values)] for row in comparison.metrics]
+    metrics = [[row.name, *(_number(value, format_number) for value in row.values)] for row in comparison.metrics]
     right = tuple(range(1, len(letters) + 1))
     blocks.append(table(["result", *letters], metrics, right=right, width=width))
     return "\n\n".join(blocks)

@@ -67,7 +67,7 @@ def text(records: Sequence[Record], folder: str, sort: str | None = None) -> str
     failures. `sort`: the metric by which rows are sorted; None: rows stay in the given order."""
     from declarative_train.app.records.tables import metric_columns, what_differs
     from declarative_train.app.views.table import table, terminal_width
-    from declarative_train.core.amounts import format_count, number
+    from declarative_train.core.amounts import format_count, format_number
 
     differs, width, blocks = what_differs(records), terminal_width() or WIDTH, []
     for name in dict.fromkeys(record.name for record in records):
@@ -81,7 +81,7 @@ def text(records: Sequence[Record], folder: str, sort: str | None = None) -> str
                 short_run(record),
                 differs[record.folder],
                 str(record.step),
-                *(number(record.values.get(column)) for column in columns),
+                *(format_number(record.values.get(column)) for column in columns),
                 *("-" if each is None else f"{each * 1e3:.4g}" for each in _seconds(record)[: len(speed)]),
                 record.state,
                 age(time.time() - record.updated_unix_s),

@@ -117,7 +117,7 @@ def _parse(line: bytes) -> Entry:
 
 def text(found: dict[str, Any]) -> str:
     """Return the status of a run (`found`: as returned by `status`) as aligned lines of text."""
-    from declarative_train.core.amounts import clock, number
+    from declarative_train.core.amounts import clock, format_number
 
     share = f" ({found['step'] / found['num_steps']:.0%})" if found["num_steps"] else ""
     rows = [("run", found["run"]), ("state", f"{found['state']}, last written {clock(found['age_s'])} ago")]
@@ -125,7 +125,7 @@ def text(found: dict[str, Any]) -> str:
         rows.append(("reason", found["reason"]))
     rows.append(("step", f"{found['step']:,} of {found['num_steps']:,}{share}"))
     if found["step_s"] is not None:
-        rate = f"{number(found['step_s'])} s per step, {number(found['samples_per_s'])} samples/s"
+        rate = f"{format_number(found['step_s'])} s per step, {format_number(found['samples_per_s'])} samples/s"
         left = "" if found["remaining_s"] is None else f", {clock(found['remaining_s'])} left"
         rows.append(("rate", f"{rate}{left}"))
     rows.append(("ranks", f"{found['num_ranks'] or '?'}, {found['mode']}"))

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TextIO
 
-from declarative_train.core.amounts import amount, clock, format_count, number
+from declarative_train.core.amounts import amount, clock, format_count, format_number
 from declarative_train.core.machine import own_command
 from declarative_train.core.untrusted import in_lines
 from declarative_train.run.event import (
@@ -145,7 +145,7 @@ class ConsoleSink(Sink):
             bar.task_ids[0],
             completed=step,
             epoch=epoch,
-            loss=f"loss {number(latest.loss)}" if latest else "",
+            loss=f"loss {format_number(latest.loss)}" if latest else "",
             rate=f"{latest.samples_per_s:,.0f} samples/s" if latest else "",
             left=f"{clock(left)} left",
         )
@@ -161,7 +161,8 @@ class ConsoleSink(Sink):
             return
         self._drawn_s = now
         self._print(
-            f"step {event.step}/{started.num_steps}  loss {number(event.loss)}  {event.samples_per_s:,.0f} samples/s"
+            f"step {event.step}/{started.num_steps}  loss {format_number(event.loss)}  "
+            f"{event.samples_per_s:,.0f} samples/s"
         )
 
     def _evaluation(self, event: EvaluationDone) -> None:
@@ -169,7 +170,7 @@ class ConsoleSink(Sink):
         self._evaluations |= event.values
         ends_an_epoch = started is not None and started.steps_per_epoch and event.step % started.steps_per_epoch == 0
         if not ends_an_epoch:
-            values = "  ".join(f"{name} {number(value)}" for name, value in event.values.items())
+            values = "  ".join(f"{name} {format_number(value)}" for name, value in event.values.items())
             self._print(f"step {event.step}  {values}  ({format_count(event.num_samples, 'sample')})")
 
     def _epoch_row(self, event: EpochDone) -> None:
@@ -182,7 +183,7 @@ class ConsoleSink(Sink):
             self._print("\n".join(lines))
         widths = self._widths
         cells = [f"{event.epoch:>{widths['epoch']}}", f"{event.step:>{widths['step']}}"]
-        cells += [f"{number(values.get(name)):>{widths[name]}}" for name in self._columns]
+        cells += [f"{format_number(values.get(name)):>{widths[name]}}" for name in self._columns]
         self._print("".join([*cells, f"{event.seconds:>{widths['seconds']}.1f}"]))
 
     def _end(self, event: RunEnded) -> None:

@@ -224,7 +224,7 @@ def points_text(points: Sequence[Point], *, is_sample: bool) -> str:
 def results_text(results: Sequence[Result], aim: Aim, folder: str) -> str:
     """Return the results as text, the best first."""
     from declarative_train.app.views.table import table, terminal_width
-    from declarative_train.core.amounts import number
+    from declarative_train.core.amounts import format_number
     from declarative_train.plan.settings import format_value, shorten_names
 
     keys = list(dict.fromkeys(key for result in results for key in result.point.values))
@@ -234,7 +234,7 @@ def results_text(results: Sequence[Result], aim: Aim, folder: str) -> str:
         values: Mapping[str, Any] = result.point.values
         cells = [format_value(values[key]) if key in values else "-" for key in keys]
         steps = "-" if result.record is None else str(result.record.step)
-        rows.append([str(result.point.number), *cells, number(result.value), steps, result.state])
+        rows.append([str(result.point.number), *cells, format_number(result.value), steps, result.state])
     header = ["point", *(names[key] for key in keys), aim.metric, "steps", "state"]
     blocks = [table(header, rows, right=(0, *range(1, len(keys) + 3)), width=terminal_width() or 80)]
     failed = [result for result in results if result.reason]
