@@ -40,8 +40,8 @@ _NAMED = "lora_"
 
 
 def parameter_settings(rules: Sequence[ParameterRule], names: Iterable[str]) -> dict[str, ParameterSettings]:
-    """Return a dict from each parameter in `names` to its settings, by the rules of the recipe. `names` are all
-    parameters of the model. If it has adapters, all other parameters are frozen, except those that the recipe sets to
+    """Return a dict from each parameter in `names` to its settings, by the rules of the recipe. `names`: all parameters
+    of the model. In a model with adapters, all other parameters are frozen, except those that the recipe sets to
     `frozen: false`."""
     known = list(names)
     if not any(map(is_added, known)):

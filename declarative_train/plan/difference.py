@@ -38,7 +38,7 @@ _FOLLOWS = re.compile(
 
 
 class Change(NamedTuple):
-    """Difference in one value. `key`: its key in the recipe; `contents` stands for the content of data files.
+    """Difference in one value. `key`: key of the value in the recipe, or `contents` for the content of data files.
     `sentence`: the difference in words."""
 
     key: str
@@ -47,7 +47,7 @@ class Change(NamedTuple):
 
 def changes(before: Plan, now: Plan) -> list[Change]:
     """Return the differences between the plans `before` and `now`. A sentence is, for example, "`training.optimizer.lr`
-    was 0.1 and is 0.2". A difference that all copies of a `repeat` have is returned once."""
+    was 0.1 and is 0.2". If all copies of a `repeat` differ in the same way, there is one entry for all of them."""
     was, found = _deciding_values(before, now)
     old, new = _values(before, was), _values(now, found)
     old_entries, new_entries = set(_entries(was)), set(_entries(found))
@@ -110,8 +110,9 @@ def _relative_to(home: str, value: object, key: str = "") -> object:
 
 
 def _values(plan: Plan, of: object) -> dict[str, object]:
-    """Return the values in `of`, the deciding values of the plan, as a dict from dotted path to value. If the recipe
-    gives the length of the run in epochs, the number of epochs replaces the number of steps."""
+    """Return the values of a plan that decide the numbers of its run, as a dict from dotted path to value. `of`: these
+    values as nested dicts and lists. If the recipe gives the length of the run in epochs, the number of epochs replaces
+    the number of steps."""
     found = dict(_leaves(of))
     if plan.training.num_epochs is not None:
         found["training.epochs"] = plan.training.num_epochs

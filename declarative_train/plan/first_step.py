@@ -92,8 +92,8 @@ def _check_sides(recipe: Recipe, lowered: Lowered, found: DryRunResult, trained:
 
 
 def _stops(scope: Scope, wire: str) -> Iterator[Related]:
-    """Yield the place of each expression that stops gradients on the way to `wire`, a value in `scope`. Each place has
-    a message."""
+    """Yield the place, with a message, of each expression that stops gradients on the way to `wire`, a value in
+    `scope`."""
     nodes = {node.name: node for node in scope.nodes}
     waiting, seen = [wire], set()
     while waiting:

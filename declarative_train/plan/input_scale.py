@@ -169,8 +169,8 @@ def _check_paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample)
 
 
 class _Encoder(NamedTuple):
-    """Layer or block that encodes texts. `kind`: name of its model. `ports`: inputs for token ids, the last of which is
-    suggested in messages. `mask`: input for the mask of the padding."""
+    """Layer or block that encodes texts. `kind`: name of its model. `ports`: inputs that read token ids; messages about
+    the padding name the last one. `mask`: input for the mask of the padding."""
 
     kind: str
     ports: tuple[str, ...]

@@ -121,7 +121,7 @@ class LayoutPlan:
     units          paths of the blocks that are sharded, recomputed and compiled as a whole
     rank_devices   device index of each rank of a node, the same on every node
     num_copies     number of model copies in the single process of mode dp; 1 in other modes
-    devices        their device indices; () in other modes
+    devices        in mode dp, the device index of each model copy; () in other modes
     min_nodes      the run waits for at least this many nodes; if fewer than `num_nodes` come, the recipe is compiled
                    again for them
     max_restarts   maximum number of restarts in a row without a new checkpoint

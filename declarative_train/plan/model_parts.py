@@ -63,8 +63,8 @@ def join_models(plan: Plan) -> Plan:
 
 
 def _join(graph: Graph, prefix: str, paths: list[str]) -> Graph:
-    """Return the graph without `model_parts`. Add to `paths` the paths of the nodes that had some. `prefix`: path of
-    the block that contains `graph`, with a dot at the end."""
+    """Return the graph with each library model as one node again, without the graph of its parts (`model_parts`). Add
+    the paths of these nodes to `paths`. `prefix`: path of the block that contains `graph`, with a dot at the end."""
     nodes = []
     for node in graph.nodes:
         if node.model_parts is not None:
@@ -78,8 +78,8 @@ class _Splitter:
     """Splitting of the library models in a graph.
 
     `divided`: the axis (tensor or expert) that already divides the layers of the models, so that they cannot be split;
-    None if there is none. `reasons`: dict from the path of each model that stays in one stage to the reason. `ties`:
-    dict from a parameter of a part to the parameter that it shares, by path.
+    None if there is none. `reasons`: dict from the path of each model that stays in one stage to the reason. `ties`: if
+    several parts share a parameter, a dict from its path in each further part to its path in the first.
     """
 
     def __init__(self, plugins: Sequence[str], divided: str | None) -> None:

@@ -128,7 +128,7 @@ def _spec(graph: Graph, name: str) -> TensorSpec:
 
 
 def _field_of(graph: Graph, name: str) -> tuple[str | None, bool]:
-    """Return the field whose values a batch entry has, and whether the expression reorders them or takes only some of
+    """Return the field whose values a batch entry has, and whether the entry has them in another order or only some of
     them. Return (None, False) if the entry is computed from several fields, or has other values than its field."""
     found = _read(graph, graph.outputs.get(name, name))
     return found if found is not None else (None, False)

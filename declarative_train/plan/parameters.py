@@ -138,10 +138,11 @@ def _sources(
 def _apply_ties(
     plans: Iterable[ParameterPlan], sources: Mapping[str, str], graph: Graph, plugins: Sequence[str]
 ) -> list[ParameterPlan]:
-    """Return the plans with ties applied. `sources`: dict from each tied parameter to its source.
+    """Return the plans of parameters, in which tied parameters share one tensor. `sources`: dict from each tied
+    parameter to the parameter that the recipe ties it to.
 
-    Of the parameters that share values, the first one in the order of the graph owns the tensor, and gets the settings
-    of the source. The others name it in `tie`.
+    Of the parameters that share a tensor, the first one in the order of the graph owns it, and gets the settings of the
+    source. The others name the first one in `tie`.
     """
     order = {plan.name: plan for plan in plans}
     position = {name: at for at, name in enumerate(order)}

@@ -1,8 +1,9 @@
 """The plan: all decisions of a run, made before it starts.
 
 Plans are frozen, versioned and stored as JSON with a fingerprint (`plan/codec.py`). Ranks follow the plan and decide
-nothing that it could contain. Counts are called `num_*`; durations are optimizer steps or seconds. The layout is in
-`plan/layout.py`, predictions are in `plan/predictions.py`."""
+nothing that the plan could contain. Counts are called `num_*`; durations are optimizer steps or seconds. The layout is
+in `plan/layout.py`, predictions are in `plan/predictions.py`.
+"""
 
 from __future__ import annotations
 
@@ -156,8 +157,9 @@ class UnitPlan:
 
 @dataclass(frozen=True, slots=True)
 class MetricPlan:
-    """Metric. `component`: its type and keys. `input`, `target`, `mask`: as in `TermPlan`. `ignore_index`: target value
-    that does not count. `class_dim`: dimension of the input that has the class scores.
+    """Metric. `component`: its type and keys. `input`, `target`, `mask`: names of model outputs or batch entries; None
+    if the metric has none. `ignore_index`: target value that does not count. `class_dim`: dimension of the input that
+    has the class scores.
 
     `unit`: conversion to the unit of the target's columns, so that the metric is in this unit; None if no conversion is
     needed.

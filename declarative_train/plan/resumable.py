@@ -129,7 +129,8 @@ def rule_of(key: str) -> ResumeRule:
 
 @dataclass(frozen=True, slots=True)
 class ResumeVerdict:
-    """Changes since a checkpoint, as sentences, grouped by what resuming makes of them."""
+    """Changes of a recipe since a checkpoint, as sentences: those that resuming ignores (`free`), warns about
+    (`warned`), or refuses (`refused`)."""
 
     free: tuple[str, ...]
     warned: tuple[str, ...]

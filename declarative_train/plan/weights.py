@@ -206,8 +206,8 @@ def _hint_of(missing: list[str], unexpected: list[str], kept: list[str], known: 
 
 
 def _prefixes(names: list[str], others: list[str]) -> list[str]:
-    """Return prefixes of names that match all of `names` and none of `others`, as short as possible. A prefix ends with
-    a dot; a name that has no such prefix is returned itself."""
+    """Return the shortest prefixes that together match all of `names` and none of `others`. A prefix ends with a dot.
+    If a name has no prefix that excludes `others`, the whole name is returned in its place."""
     found: dict[str, None] = {}
     for name in names:
         parts = name.split(".")

@@ -88,9 +88,9 @@ def with_estimates(
 
 
 def add_training_set(rows: tuple[MemoryPlan, ...], data: DataSpec, target: Target) -> tuple[MemoryPlan, ...]:
-    """Return `rows`, the memory of a plan, with the training set added on devices whose memory has room for it. There
-    is one row for each kind of device. Nothing is added if the memory of the GPU is unknown. The run decides this
-    again, from the memory that is free at that time."""
+    """Return the memory of a plan with the training set added on each kind of device that has room for it. `rows`: the
+    memory without it, one row for each kind of device. Nothing is added if the memory of the GPU is unknown. The run
+    decides again, from the memory that is free then, whether to keep the training set on the device."""
     held, room = data.set(TRAINING).held_bytes, target.memory_bytes
     if target.hardware is None or room is None or not held or data.workers:
         return rows

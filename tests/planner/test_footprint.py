@@ -21,7 +21,7 @@ from declarative_train.plan.codec import from_json, to_json
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.predictions import TAKEN, ChoicePlan, MemoryPlan
 from declarative_train.planner.auto.candidates import Candidate
-from declarative_train.planner.auto.choose import _list_untried, _may_fit
+from declarative_train.planner.auto.choose import _list_untried, _make_fit_test
 from declarative_train.planner.auto.judge import LayoutVerdict
 from declarative_train.planner.auto.target import Target
 from declarative_train.planner.compiler import MOST_TOO_LARGE, MOST_TRIED_S
@@ -476,7 +476,7 @@ def test_the_plan_names_what_auto_left_untried() -> None:
         )
     ]
     target = Target(None, 10, ())
-    may_fit = _may_fit(verdicts, {"slow": 5}, target)
+    may_fit = _make_fit_test(verdicts, {"slow": 5}, target)
     assert list(_list_untried(filter(may_fit, verdicts), verdicts[0])) == ["faster", "fast"]
     choice = ChoicePlan("because", (), 4, (), num_traced=4, untried=("faster", "fast"))
     text = " ".join(_describe_traces(choice))

@@ -71,9 +71,9 @@ def adapted_and_tied(span: Span, name: str, other: str) -> Diagnostic:
     """adapted-and-tied (U123)
 
     Finds: an adapter whose selector matches only weights that are tied to other parameters.
-    Why:   the two layers would no longer share one weight, so the adapter could not be merged into it. If a selector
-           also matches other weights (for example all of a model with tied embeddings), only the tied weight is left
-           out, as in PEFT.
+    Why:   with an adapter, one of the two tied layers would compute with another weight than the other, so the adapter
+           could not be merged into the shared weight. If a selector also matches other weights (for example all of a
+           model with tied embeddings), only the tied weight is left out, as in PEFT.
     Diff:
         model:
     -     graph:
@@ -94,8 +94,8 @@ def adapted_and_tied(span: Span, name: str, other: str) -> Diagnostic:
 def base_is_drawn(span: Span, names: Sequence[str], *, of_all: bool) -> Diagnostic:
     """base-is-drawn (U124)
 
-    Finds: in a model with adapters, frozen parameters or adapted weights that start from random numbers, also because
-           `exclude` of `model.weights` leaves them out.
+    Finds: in a model with adapters, frozen parameters or adapted weights that start from random numbers, because no
+           file fills them, or because `exclude` of `model.weights` leaves them out.
     Why:   frozen parameters keep their random values. An adapter only tunes a layer that is already trained; a new head
            must be trained itself.
     Diff:

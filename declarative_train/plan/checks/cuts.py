@@ -14,7 +14,8 @@ from declarative_train.core.span import Span
 def nothing_is_divided(span: Span, reasons: Mapping[str, str], what: str = "no layer") -> Diagnostic:
     """nothing-is-divided (P110)
 
-    Finds: a `tensor` axis over which no layer of the model can be divided, or no layer inside a library's model.
+    Finds: a `tensor` axis over which no layer of the recipe's model can be divided, or no layer of a library's
+           model in it.
     Why:   every rank would hold and compute the whole model for the same rows. The ranks can divide pairs of linear
            layers (the second reads the features of the first), the heads of attention, and the rows of an embedding;
            the sizes must be multiples of the number of ranks. A model of transformers can be divided if the library has

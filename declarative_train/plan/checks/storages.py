@@ -55,7 +55,7 @@ def stores_nothing(span: Span, selector: str, met: Sequence[str], tables: Sequen
 def stored_and_tied(span: Span, name: str, storage: str, other: str) -> Diagnostic:
     """stored-and-tied (U127)
 
-    Finds: a `storage` for only one of two parameters that share their values, or another one for each.
+    Finds: two parameters that share their values, but have different settings of `storage`.
     Why:   they are one tensor, which has one format.
     Diff:
         model:

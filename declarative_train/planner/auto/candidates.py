@@ -105,7 +105,7 @@ def _data_products(size: int) -> list[tuple[str, DataAxes | None]]:
 def _pipelines(recipe: Recipe, num_ranks: int, size: int, most_stages: int) -> Iterator[Candidate]:
     for suffix, data in reversed(_data_products(size)):
         for schedule in SCHEDULES:
-            num_stages = num_ranks * _chunks(schedule)
+            num_stages = num_ranks * _stages_per_rank(schedule)
             if num_stages > most_stages:
                 continue
             for number in _microbatches(recipe, num_ranks, size, FILLINGS):
@@ -113,8 +113,8 @@ def _pipelines(recipe: Recipe, num_ranks: int, size: int, most_stages: int) -> I
                 yield Candidate(Axes(data=data, pipeline=pipeline), f"pipeline of {num_ranks}{suffix}")
 
 
-def _chunks(schedule: Schedule) -> int:
-    """Return the smallest number of stages per rank that a pipeline schedule needs."""
+def _stages_per_rank(schedule: Schedule) -> int:
+    """Return how many pipeline stages each rank needs at least with this schedule."""
     return PIPELINE_SCHEDULES[schedule].stages_per_rank[0]
 
 

@@ -74,7 +74,10 @@ def choose(
     all candidates, from estimates alone. `known`: name of a traced candidate -> its memory in bytes. `may_trace`: the
     caller can trace more candidates."""
     recipe, target = judge.recipe, judge.target
-    verdicts, may_fit = [_apply_trace(each, known, target) for each in verdicts], _may_fit(verdicts, known, target)
+    verdicts, may_fit = (
+        [_apply_trace(each, known, target) for each in verdicts],
+        _make_fit_test(verdicts, known, target),
+    )
     fitting = [each for each in verdicts if each.fits]
     possible = [each for each in verdicts if each.refusal is None]
     if not possible:
@@ -106,7 +109,7 @@ def _apply_trace(verdict: LayoutVerdict, known: Mapping[str, int], target: Targe
     return verdict if needed is None else replace(verdict, memory_bytes=needed, fits=target.holds(needed))
 
 
-def _may_fit(
+def _make_fit_test(
     verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> Callable[[LayoutVerdict], bool]:
     """Return a function that says whether a candidate may fit on the device. A traced candidate must fit. The estimate
@@ -286,7 +289,7 @@ def hints(judge: Judge) -> list[str]:
     """Return a few changes of the recipe, as text; with each of them the model would fit. The list is empty if none
     was found."""
     found: list[str] = []
-    for way, recipe in _variants(judge.recipe):
+    for way, recipe in _list_changes(judge.recipe):
         target = target_of(recipe.layout)
         changed = Judge.of(recipe, judge.lowered, judge.parameters, judge.data, target, judge.scales)
         for candidate in candidates(recipe, most_stages=0):  # without pipelines: one mode that fits is enough
@@ -299,8 +302,9 @@ def hints(judge: Judge) -> list[str]:
     return found
 
 
-def _variants(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
-    """Yield pairs (description of a change, the changed recipe)."""
+def _list_changes(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
+    """Yield changes of the recipe with which a plan that is too large may fit: pairs (description, changed recipe). The
+    changes are activation checkpointing, more accumulation steps, and more GPUs or nodes."""
     training, layout = recipe.training, recipe.layout
     policy = training.activation_checkpointing.policy
     again = _with(training, activation_checkpointing=ActivationCheckpointing(policy="blocks"))

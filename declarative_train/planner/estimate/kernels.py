@@ -47,11 +47,12 @@ _NO_KERNEL = ("empty", "new_empty", "_unsafe_view", "lift_fresh")
 class Kernels:
     """Kernels of one forward or backward through a part of the model, as arrays with one entry for each kernel.
 
-    flops   floating-point operations: `flops @ (1, n)` for n rows; for a kernel of kind MEMORY, the random numbers
-            that it draws
-    moved   bytes read and written: `moved @ (1, n)` for n rows
+    flops   floating-point operations, as pairs (constant part, part for each row of the batch); for a kernel of kind
+            MEMORY, the random numbers that it draws
+    moved   bytes read and written, as pairs like `flops`
     kind    MEMORY, PRODUCT, ATTENTION, ...
-    calls   how often the kernel starts (in a recurrent layer, once for each position)"""
+    calls   how often the kernel starts (in a recurrent layer, once for each position)
+    """
 
     flops: np.ndarray
     moved: np.ndarray
@@ -123,9 +124,10 @@ def divide_kernels(kernels: NodeKernels, size: int) -> NodeKernels:
 
 
 def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int, width: int) -> NodeKernels:
-    """Return the kernels of a node and one more kernel for each collective in `sums`. `size`: number of ranks that
-    take part. `width`: bytes that a ring sends per element (for an all-reduce, twice the size of the dtype). If the
-    ranks are on several nodes of `devices_per_node` devices, they use all network adapters of a node."""
+    """Return the kernels of a node and one more kernel for each collective in `sums.forward` and `sums.backward`.
+    `size`: how many ranks take part. `width`: bytes that a ring sends per element (for an all-reduce, twice the size of
+    the dtype). If the ranks are on several nodes of `devices_per_node` devices, they use all network adapters of a
+    node."""
     is_far = size > devices_per_node
     share = (size - 1) / size * width / (devices_per_node if is_far else 1)
 

@@ -140,12 +140,12 @@ def _count_received(part: DevicePart, placement: Placement) -> int:
 def _count_reduced(part: DevicePart, model: ModelFacts, placement: Placement) -> int:
     """Return the bytes of the gradients of the largest unit in the dtype of the reduction. They exist while fsdp
     reduces them."""
-    units = _units(part, model)
+    units = _count_per_unit(part, model)
     return units[-1] * REDUCE_BYTES[model.reduce] if placement.is_sharded and units else 0
 
 
-def _units(part: DevicePart, model: ModelFacts) -> list[int]:
-    """Return the number of parameter elements of each unit (a repeated block) in a part, in ascending order."""
+def _count_per_unit(part: DevicePart, model: ModelFacts) -> list[int]:
+    """Return how many parameter elements each unit (repeated block) of a part has, in ascending order."""
     return sorted(model.share(name, 1).weights for name in _unit_names(part, model))
 
 

@@ -144,7 +144,7 @@ class ModelFacts:
                 self._kernels[node] = with_sums(found, each, size, near, sent)
 
     def share(self, name: str, num_shards: int) -> ParameterShare:
-        """Return the size of a node's parameters on one of the `num_shards` devices that divide them."""
+        """Return the size of a node's parameters on one device, if they are divided over `num_shards` devices."""
         key = (name, num_shards)
         if key not in self._shares:
             node = self.nodes[name]

@@ -1,5 +1,5 @@
 """Smaller plans for traces, with fewer copies of repeated blocks and fewer ranks along an axis. Memory grows linearly
-with the number of copies and with the size of a rank's shards. So it can be extrapolated to the whole plan."""
+with the number of copies and with the size of a rank's shards, so the memory of the whole plan can be extrapolated."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MOST_RANKS = 8  # that shard parameters
 
 @dataclass(frozen=True, slots=True)
 class CopyChain:
-    """Chain of equal copies of a block (`repeat`), in which each copy reads the previous one. `paths`: the paths of
-    the copies in the model. `node`: "" if the copies are nodes of the graph. If they are parts of a library's model,
-    it is the path of the layer that contains the model."""
+    """Chain of equal copies of a block (`repeat`), in which each copy reads the previous one. `paths`: the paths of the
+    copies in the model. `node`: path of the layer that contains the copies if they are parts of a library's model; ""
+    if they are nodes of the graph."""
 
     paths: tuple[str, ...]
     node: str = ""

@@ -73,9 +73,9 @@ class Forecast:
         return TraceResult(tuple(_row(plan, small, place, moments.copy()) for place, moments in found.items()))
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
-        """Return the scale of memory estimates for `model`, from a trace of its plan, or None if the trace failed. The
-        plan must be sharded or on one device. On one device, the half-precision copies of the parameters are
-        subtracted."""
+        """Return the scale of memory estimates for `model`, or None if the trace failed. `plan`: a plan of this model,
+        which is traced. It must be sharded or on one device. On one device, the half-precision copies of the parameters
+        are not counted."""
         try:
             moments = self._trace(*_prepare(plan))[0]
         except Exception:

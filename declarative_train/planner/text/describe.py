@@ -289,7 +289,10 @@ def _intervals(plan: Plan) -> list[list[str]]:
         kept = f"the last {checkpoint.keep} kept{best}{_below(plan)}"
         rows.append(["checkpoint", f"{_every(checkpoint.every_steps)}, {kept}{_background_copy(plan)}"])
     rows.append(
-        ["logging", f"{_every(plan.logging.every_steps)}, below {plan.logging.dir}{_format_copy(plan)}{_to(plan)}"]
+        [
+            "logging",
+            f"{_every(plan.logging.every_steps)}, below {plan.logging.dir}{_format_copy(plan)}{_describe_sinks(plan)}",
+        ]
     )
     return rows
 
@@ -312,8 +315,8 @@ def _format_copy(plan: Plan) -> str:
     return "" if plan.logging.remote is None else f", copied to {format_path(plan.logging.remote)}"
 
 
-def _to(plan: Plan) -> str:
-    """Return a note on the log sinks of the run, or "" for the default sinks."""
+def _describe_sinks(plan: Plan) -> str:
+    """Return a note that names the log sinks of the run, or "" if they are the default ones."""
     names = list(plan.logging.sinks)
     return "" if names == ["tensorboard"] else f", to {', '.join([*names, 'events.jsonl'])}"
 

@@ -57,7 +57,7 @@ def judge(table: Table, target: ColumnValues) -> Iterator[ColumnUse]:
 
 
 def _judge_one(each: ColumnValues, target: ColumnValues) -> ColumnUse:
-    why = _is_id(each) or _no_use(each) or _repeats_target(each, target)
+    why = _explain_id(each) or _explain_unusable(each) or _explain_repeat(each, target)
     if why:
         return ColumnUse(each.name, "left out", why)
     if len(each.words) > 1 and (dates := find_format(each.name, each.values[each.present])) is not None:
@@ -76,8 +76,8 @@ def _judge_one(each: ColumnValues, target: ColumnValues) -> ColumnUse:
     return ColumnUse(each.name, "categories", note, num_words, each.num_missing, doubt=doubt)
 
 
-def _no_use(each: ColumnValues) -> str:
-    """Return why a network cannot use the column `each`, or "" if it can."""
+def _explain_unusable(each: ColumnValues) -> str:
+    """Return the reason why a network cannot use the column `each`, or "" if it can."""
     import numpy as np
 
     rows = len(each.values)
@@ -93,12 +93,12 @@ def _no_use(each: ColumnValues) -> str:
     if not each.is_text and each.values.dtype.kind == "f" and np.isinf(each.values).any():
         return f"infinite in {format_count(int(np.isinf(each.values).sum()), 'row')}"
     if each.is_text:
-        return _no_word(each)
+        return _explain_no_word(each)
     return ""
 
 
-def _no_word(each: ColumnValues) -> str:
-    """Return why the texts in the column `each` are neither categories nor dates, or "" if they are."""
+def _explain_no_word(each: ColumnValues) -> str:
+    """Return the reason why the texts in the column `each` are neither categories nor dates, or "" if they are."""
     several = list(each.words)[:1000]
     if find_format(each.name, each.values[each.present]) is not None:
         return ""
@@ -111,9 +111,9 @@ def _no_word(each: ColumnValues) -> str:
     return ""
 
 
-def _is_id(each: ColumnValues) -> str:
-    """Return why the column `each` seems to identify the row, or the object that the row describes. Return "" if it
-    does not."""
+def _explain_id(each: ColumnValues) -> str:
+    """Return the reason why the column `each` seems to identify the row, or the object that the row describes. Return
+    "" if there is no such reason."""
     import numpy as np
 
     rows = each.words.total()
@@ -150,9 +150,9 @@ def _counts_groups(each: ColumnValues) -> bool:
     return bool(whole[0] in (0, 1) and np.isin(steps, (0, 1)).all() and len(each.words) * 20 > rows)
 
 
-def _repeats_target(each: ColumnValues, target: ColumnValues) -> str:
-    """Return why the column `each` seems to be the target in another form. Such a column is unknown when the target is
-    predicted. Return "" if it does not seem so."""
+def _explain_repeat(each: ColumnValues, target: ColumnValues) -> str:
+    """Return the reason why the column `each` seems to be the target in another form, which is unknown when the target
+    is predicted. Return "" if it does not seem so."""
     import numpy as np
 
     both = each.present & target.present

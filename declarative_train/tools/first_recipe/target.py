@@ -67,7 +67,7 @@ class TargetColumn:
     @property
     def is_skewed(self) -> bool:
         """Return whether values on one side of the median reach much farther than those on the other, as amounts and
-        counts do. A few values far from all others do not change the answer."""
+        counts do; False for classes. A few values far from all others do not change the answer."""
         import numpy as np
 
         least, median, most = np.quantile(self.values.values[self.values.present].astype(np.float64), (0.1, 0.5, 0.9))

@@ -43,7 +43,7 @@ class Analysis:
 
     @property
     def rests_on(self) -> set[str]:
-        """Real paths of all files that the analysis read."""
+        """Paths of all files that the analysis read, with symbolic links resolved."""
         return {str(Path(path).resolve()) for path in self.texts}
 
 

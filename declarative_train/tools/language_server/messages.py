@@ -135,8 +135,8 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class NamesAt:
-    """Symbol at a position of a recipe. `here`: its occurrence at this position. `found`: all its occurrences.
-    `everything`: the occurrences of all symbols."""
+    """Places of the symbol that is at a position of a recipe. `here`: the place at this position. `found`: all places
+    of the same symbol. `everything`: the places of all symbols."""
 
     messages: Messages
     here: Occurrence

@@ -32,7 +32,7 @@ MODEL = "model/"
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """Records of a run. `windows`: the records by (step of the previous record, step of this record), because a record
-    has means over the steps in between. `checkpoints`: folders by step."""
+    has means over the steps in between. `checkpoints`: dict from step to the folder of the checkpoint."""
 
     windows: dict[tuple[int, int], StepDone]
     checkpoints: dict[int, str]

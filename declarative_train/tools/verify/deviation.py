@@ -57,8 +57,8 @@ class Deviation:
 
 
 def deviate(parts: Iterable[tuple[torch.Tensor, tuple[int, ...]]], whole: torch.Tensor) -> Deviation:
-    """Compare a rank's parts of a tensor with the same parts of the whole tensor. `parts`: values, and their offset in
-    the whole tensor. The comparison is on the CPU, a few rows at a time."""
+    """Compare a rank's parts of a tensor with the same parts of the whole tensor. `parts`: pairs (values, index of the
+    first value in the whole tensor). The comparison is on the CPU, a few rows at a time."""
     made = Deviation()
     parts = list(parts)
     product = square = 0.0

@@ -77,8 +77,9 @@ def record_step(folder: Path, step: int, job: RankJob, context: FailureContext, 
 def compare_step(
     folder: Path, reports: Path, step: int, job: RankJob, context: FailureContext, asked: Callable[[], bool]
 ) -> int:
-    """Run the step as one rank of the requested mode, compare it with the files in `folder`, and write a report to the
-    folder `reports`. Return the exit code. `step`: its number. The other arguments are those of `run_rank`."""
+    """Run step number `step` as one rank of the requested mode, compare it with the files in `folder`, and write a
+    report to the folder `reports`. Return the exit code. The other arguments are those of `run_rank` in `run/rank.py`.
+    """
     with torch_settings(job.plan, device := _device(job, context)):
 
         def make(engine: Engine, batches: Sequence[Batch]) -> Comparer:
