@@ -214,6 +214,8 @@ def _sets_without_class(
         hint = f"keep the share of each class: {{type: stratified, fraction: {fraction}, column: {column}}}"
         if name == TRAINING or split.get("type") not in ("random", "last"):
             hint = "make sure that each class has rows in every set, as `type: stratified` does"
+        if data.window is not None:
+            hint = "windows need consecutive rows: make the set larger, or set `type: grouped`"
         num_rows = data.set(name).num_samples
         if num_rows < len(every):
             hint = f"its {format_count(num_rows, 'row')} cannot contain every class: make it larger"

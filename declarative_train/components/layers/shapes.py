@@ -97,7 +97,8 @@ class Permute(FunctionLayer):
     def check(self, inputs: Inputs) -> ShapeError | None:
         rank = len(inputs["x"].shape) + 1
         if self.dims[:1] != (0,):
-            order = [0, *(dim for dim in self.dims if dim)]
+            without_batch = sorted(self.dims) == list(range(rank - 1))
+            order = [0, *(dim + 1 for dim in self.dims)] if without_batch else [0, *(dim for dim in self.dims if dim)]
             message = "an order of dimensions begins with the batch, 0"
             return ShapeError(message, field="dims", help=f"write {order}")
         found = [resolve_dim("dims", dim, rank) for dim in self.dims[1:]]

@@ -1,15 +1,17 @@
-"""Checks of a recipe with images: fields with positions in an image that the transforms do not move, and scales that
-are applied twice."""
+"""Checks of a recipe with images: fields with positions in an image that the transforms do not move, scales that are
+applied twice, and formats of boxes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from declarative_train.components.component import ShapeError
 from declarative_train.components.transform import Transform
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.span import Span
 from declarative_train.data.spec import DataSpec, FieldSpec
+from declarative_train.graph.checks.objective import objective_does_not_fit
 from declarative_train.packs.images.checks.moved import scaled_twice, target_stays
 from declarative_train.recipe.recipe import Recipe
 
@@ -25,6 +27,7 @@ def check_samples(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
         span = recipe.span(("data", "transforms", number))
         if transform.moves and transform.is_random and any(transform.changes(name) for name in pictures):
             yield from _check_motion(recipe, transform, span, fields)
+    yield from _check_formats(recipe, fields)
     for name in pictures:
         yield from _check_scale(recipe, transforms, name, fields[name])
 
@@ -40,6 +43,23 @@ def _check_motion(
                 yield target_stays(span, transform.type, name, is_certain=True)
         elif kind == "tensor" and name in targets and field.tensor.is_floating and field.tensor.shape[-1:] == (2,):
             yield target_stays(span, transform.type, name, is_certain=False)
+
+
+def _check_formats(recipe: Recipe, fields: dict[str, FieldSpec]) -> Iterator[Diagnostic]:
+    """Warn about losses and metrics that read the numbers of a box in another format than their target has."""
+    objective = recipe.objective
+    for section, terms in (("losses", objective.losses), ("metrics", objective.metrics)):
+        for name, term in terms.items():
+            of = objective.losses.get(getattr(term, "of", None) or next(iter(objective.losses), ""))
+            target = term.target or (of.target if of is not None and section == "metrics" else None)
+            field, read = fields.get(target or ""), getattr(term.component, "format", None)
+            if field is None or field.component["type"] != "boxes" or read is None:
+                continue
+            made = field.component.get("out_format", "xyxy")
+            if made != read:
+                message = f"`{name}` reads boxes as {read}, but its target `{target}` has them as {made}"
+                shape_error = ShapeError(message, help=f"set `format: {made}`", is_warning=True)
+                yield objective_does_not_fit(recipe.span(("objective", section, name, "format")), shape_error)
 
 
 def _check_scale(recipe: Recipe, transforms: list[Transform], name: str, field: FieldSpec) -> Iterator[Diagnostic]:

@@ -14,8 +14,8 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from declarative_train.components.expressions.functions import ELEMENTWISE, INDEX
-from declarative_train.components.expressions.tree import Operation, Reference, Term
+from declarative_train.components.expressions.functions import ELEMENTWISE, INDEX, VIEWS
+from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.layers.activations import Activation
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
@@ -40,7 +40,7 @@ from declarative_train.packs.text.checks.trained import (
 from declarative_train.packs.text.token_tables import PackedRows, TextRows
 from declarative_train.packs.text.tokenizer import Tokenizer
 from declarative_train.packs.text.tokens import TokensField
-from declarative_train.plan.checks.inputs import padding_is_read
+from declarative_train.plan.checks.inputs import only_padding_is_read, padding_is_read
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
 from declarative_train.recipe.recipe import Recipe
 
@@ -102,6 +102,7 @@ def check_samples(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
     if texts:
         yield from _check_terms(recipe, texts)
         yield from _check_positions(recipe.model.scope, texts)
+        yield from _check_masks(recipe, texts)
         yield from _check_kto(recipe.model.scope, {name for name, text in texts.items() if text.field.pack is not None})
 
 
@@ -249,6 +250,48 @@ def _slice_of(scope: Scope, wire: Wire) -> _Slice | None:
     if not isinstance(part_of, slice) or part_of.step not in (None, 1):
         return None
     return _Slice(whole.field, whole.output, part_of.start or 0, part_of.stop)
+
+
+def _check_masks(recipe: Recipe, texts: dict[str, _Text]) -> Iterator[Diagnostic]:
+    """Warn about masks of layers, blocks and losses that are true for padding alone."""
+    scope = recipe.model.scope
+    for node in scope.nodes:
+        for port in ("attention_mask", "mask"):
+            field = _find_reversed(scope, node.inputs.get(port, ""), texts)
+            if field is not None:
+                mask = node.inputs[port].partition(":")[0]
+                yield only_padding_is_read(node.input_spans.get(port, node.span), f"`{node.path}`", field, mask)
+    for name, term in recipe.objective.losses.items():
+        field = _find_reversed(scope, scope.outputs.get(term.mask or "", ""), texts)
+        if field is not None:
+            span = recipe.span(("objective", "losses", name, "mask"))
+            yield only_padding_is_read(span, f"the loss `{name}`", field, str(term.mask))
+
+
+def _find_reversed(scope: Scope, wire: Wire, texts: dict[str, _Text]) -> str | None:
+    """Return the token field of whose mask a wire is the reverse: `~f.mask`, `f.mask == 0`, `1 - float(f.mask)`, or
+    `f == N` with the number of the padding token. None if it is none of these."""
+    node = next((node for node in scope.nodes if f"{node.name}:output" == wire), None)
+    if not isinstance(node, ExpressionNode):
+        return None
+    term = _skip_casts(node.expression.root)
+    if not isinstance(term, Operation) or term.name not in ("~", "==", "-"):
+        return None
+    numbers = [each.value for each in term.operands if isinstance(each, Constant)]
+    read = [each for each in map(_skip_casts, term.operands) if isinstance(each, Reference)]
+    found = _slice_of(scope, node.inputs[read[0].text]) if len(read) == 1 else None
+    if found is None or found.field not in texts:
+        return None
+    text = texts[found.field]
+    of_mask = {"~": [], "==": [0], "-": [1]}[term.name] if found.output == "mask" else None
+    of_ids = [text.field.pad_of(text.found)] if found.output == "ids" and term.name == "==" else None
+    return found.field if numbers in (of_mask, of_ids) else None
+
+
+def _skip_casts(term: Term) -> Term:
+    while isinstance(term, Operation) and (term.name in VIEWS or term.name in ("bool", "float", "int")):
+        term = term.operands[0]
+    return term
 
 
 class _Way(NamedTuple):

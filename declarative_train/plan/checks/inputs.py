@@ -184,9 +184,11 @@ def id_as_feature(span: Span, field: str, column: str) -> Diagnostic:
 def padding_is_read(span: Span, node: str, field: str, ports: tuple[str, str]) -> Diagnostic:
     """padding-is-read (R139)
 
-    Finds: texts of different lengths that an encoder reads without a mask for the padding of the shorter ones.
+    Finds: texts of different lengths that an encoder reads without a mask for the padding of the shorter ones, and a
+           mask of a layer or loss that is true where there is padding.
     Why:   in an encoder, every token attends to every other token. Without a mask, the output for a text depends on the
-           amount of padding after it, and so on `length`. Published models were trained with a mask.
+           amount of padding after it, and so on `length`. Published models were trained with a mask. A mask is true for
+           what counts; that of torch's layers (`key_padding_mask`) is the other way round.
     Diff:
         # file: recipe.yaml
         extends: people.yaml
@@ -209,6 +211,13 @@ def padding_is_read(span: Span, node: str, field: str, ports: tuple[str, str]) -
     main, mask = ports
     message = f"`{node}` sees the padding of `{field}`: its input `{mask}` is not connected"
     return warning("R139", span, message, f"`inputs: {{{main}: {field}, {mask}: {field}.mask}}`")
+
+
+def only_padding_is_read(span: Span, reader: str, field: str, mask: str) -> Diagnostic:
+    """Report a layer or loss whose mask is true for the padding of a field (R139). `mask`: the mask, as the recipe
+    names it."""
+    message = f"`{mask}` is true where `{field}` has padding, so that {reader} uses nothing else"
+    return warning("R139", span, message, f"a mask is true for what counts: use `{field}.mask`")
 
 
 def mark_of_missing(span: Span, column: str, mark: float, num_rows: int, others: tuple[float, float]) -> Diagnostic:

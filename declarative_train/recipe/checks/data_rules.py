@@ -11,7 +11,8 @@ from typing import NamedTuple
 from declarative_train.components.expressions.functions import INDEX
 from declarative_train.components.expressions.tree import Operation, Reference
 from declarative_train.components.fields.columns import parse_cut
-from declarative_train.components.layers.sizes import Spatial
+from declarative_train.components.layers.conv import Conv1d
+from declarative_train.components.layers.sizes import Spatial, per_dim
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
@@ -49,8 +50,8 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
     """target-in-view (O015)
 
     Finds: a target that is the model's own input shifted by one position, in a model with a layer in which every
-           position sees the whole sequence: `self_attention` without `causal` or a mask, or a `bidirectional`
-           recurrent layer.
+           position sees later ones: `self_attention` without `causal` or a mask, a `bidirectional` recurrent layer, or
+           a `conv1d` that is padded equally on both sides.
     Why:   each position sees the element that it must predict, and copies it. The loss falls to nearly 0, but the
            model cannot predict an element that it does not see.
     Diff:
@@ -75,13 +76,18 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
             continue
         found = _find_sequence_layer(draft, wire, target)
         if found is not None:
-            layer, key = found, "causal" if found.layer.type == "self_attention" else "bidirectional"
+            seen, hint = "the whole sequence", "remove `bidirectional`"
+            if found.layer.type == "self_attention":
+                hint = "set `causal: true`"
+            elif (reach := _reach_of(found)) > 0:
+                seen = "the positions on both sides"
+                hint = f"set `padding: {2 * reach}`, and cut off the end of its output, `[:, :, :-{2 * reach}]`"
             yield warning(
                 "O015",
-                layer.span,
-                f"`{layer.name}` sees the whole sequence, and the target of `{name}` is its input shifted by one: each "
-                "position sees its answer",
-                "set `causal: true`" if key == "causal" else "remove `bidirectional`",
+                found.span,
+                f"`{found.name}` sees {seen}, and the target of `{name}` is its input shifted by one: each position "
+                "sees its answer",
+                hint,
                 (Related(draft.span(f"objective.losses.{name}.target"), "the target is set here"),),
             )
 
@@ -118,7 +124,20 @@ def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNo
 def _sees_all(node: LayerNode) -> bool:
     if node.layer.type == "self_attention":
         return not getattr(node.layer, "causal", True) and "mask" not in node.inputs
+    if node.layer.type == "conv1d":
+        return _reach_of(node) > 0
     return node.layer.type in ("gru", "lstm", "rnn") and bool(getattr(node.layer, "bidirectional", False))
+
+
+def _reach_of(node: LayerNode) -> int:
+    """Return how many positions on each side a `conv1d` sees if its output is as long as its input; otherwise 0. One
+    that is padded more, or not at all, may belong to a causal convolution."""
+    if not isinstance(node.layer, Conv1d):
+        return 0
+    (kernel,), (dilation,) = per_dim(node.layer.kernel_size, 1), per_dim(node.layer.dilation, 1)
+    span, padding = dilation * (kernel - 1), node.layer.padding
+    keeps = padding == "same" or (not isinstance(padding, str) and 2 * per_dim(padding, 1)[0] == span)
+    return span // 2 if keeps else 0
 
 
 def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
