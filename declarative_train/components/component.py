@@ -50,8 +50,8 @@ class Component(BaseModel):
 
     @classmethod
     def from_data(cls, data: Mapping[str, object]) -> Self:
-        """Return the component from the data that `as_data` returned. The data are read as JSON, because strict models
-        accept a list for a tuple in JSON only. Raises pydantic's ValidationError."""
+        """Return a component of this class from the data that `as_data` returned. The data are read as JSON, because
+        strict models accept a list for a tuple in JSON only. Raises pydantic's ValidationError."""
         return cls.model_validate_json(json.dumps(data))
 
 
@@ -80,7 +80,7 @@ class Port(NamedTuple):
 
 
 class ShapeError(NamedTuple):
-    """Reason why a component cannot be used with its inputs: a sentence in the words of the recipe.
+    """Reason why a component cannot be used with its inputs: a sentence for the user, with the names in the recipe.
 
     `port` or `field`: the input or key that the message points to (`a.b` for the key `b` inside `a`). `help`: one hint.
     `is_warning`: torch accepts the inputs, but they are probably not intended. `lacks_key`: the reason is a key missing
@@ -258,13 +258,13 @@ class Loss(Component, ABC):
 
     def tally(self, targets: "np.ndarray", input: TensorSpec) -> "np.ndarray":
         """Return int64 counts of these targets (N, ...), from which `balance` computes weights. Counts of several
-        chunks can be added. Raises ValueError, in the words of the recipe, for a target that the loss does not
+        chunks can be added. Raises ValueError, with a message for the user, for a target that the loss does not
         accept."""
         raise TypeError(f"`{self.type}` has nothing to balance")
 
     def balance(self, tally: "np.ndarray") -> "Loss":
         """Return a copy of the loss whose class weights are numbers, computed from the counts `tally`, in place of
-        `balanced`. Raises ValueError, in the words of the recipe, if the counts cannot be balanced."""
+        `balanced`. Raises ValueError, with a message for the user, if the counts cannot be balanced."""
         raise TypeError(f"`{self.type}` has nothing to balance")
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
@@ -295,7 +295,7 @@ class Collective(ABC):
     def concatenate(self, tensor: "torch.Tensor") -> "torch.Tensor":
         """Return the rows of all ranks, concatenated in rank order.
 
-        Ranks may have different numbers of rows, also 0. The dtype of the result is that of the ranks that have
+        Each rank may have any number of rows, also none. The dtype of the result is that of the ranks that have
         rows."""
 
 
@@ -380,8 +380,8 @@ class Optimizer(Component, ABC):
 
     @abstractmethod
     def build(self, groups: list[dict[str, object]]) -> "torch.optim.Optimizer":
-        """Return the torch optimizer for the parameter groups `{params, lr, weight_decay}`. It is a fused one if the
-        device supports it."""
+        """Return the torch optimizer for the parameter groups `{params, lr, weight_decay}`. If torch has a fused kernel
+        for the device, it may use that."""
 
     @abstractmethod
     def num_state_elements(self, shape: tuple[int, ...]) -> int:

@@ -218,8 +218,8 @@ class Tally(ABC):
 
     @abstractmethod
     def result(self) -> dict[str, object]:
-        """Return the statistics as JSON data. Raises ValueError, in the words of the recipe, if no values were
-        added."""
+        """Return the statistics as JSON data. Raises ValueError, with a message for the user, if they cannot be
+        computed from the values that were added."""
 
 
 class Unit(NamedTuple):

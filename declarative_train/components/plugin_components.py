@@ -56,7 +56,7 @@ class PluginComponent(Component):
     @classmethod
     def settle(cls) -> None:
         """Compute the class attributes of the component that depend on other class attributes. It is called once, after
-        the others are set."""
+        those have been set."""
 
     @classmethod
     def declare(cls, key: str, value: object) -> None:

@@ -57,8 +57,8 @@ class PluginFile:
                 yield node
 
     def derives_just(self, node: ast.ClassDef, starts: tuple[str, ...], depth: int = 0) -> bool:
-        """Return whether the dotted names of all base classes of a class, also indirect ones, start with one of
-        `starts`."""
+        """Return whether the dotted names of all base classes that are outside of this file start with one of `starts`.
+        Base classes in this file are replaced by their own base classes."""
         bases = self.bases(node)
         return depth < _MOST_BASES and all(
             self.derives_just(self.classes[name], starts, depth + 1)
@@ -214,7 +214,8 @@ def _is_plain(value: object) -> bool:
 
 def type_name(file: PluginFile, node: ast.ClassDef, own: str, what: str) -> tuple[str, list[PluginProblem]]:
     """Return the type by which recipes name a class, and the problems found. It is the attribute `type` of the class
-    or, if the class has none, `own` in lower case. `what`: the kind of component, for messages."""
+    or, if the class has none, `own` in lower case, with `_` between words. `what`: the kind of component, for
+    messages."""
     for item in node.body:
         target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
         if isinstance(target, ast.Name) and target.id == "type":

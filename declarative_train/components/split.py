@@ -69,5 +69,5 @@ class Split(Component, ABC):
 
     @abstractmethod
     def choose(self, rows: Candidates) -> "np.ndarray | range | Draw":
-        """Return the indices of the chosen rows, ascending. Raises ValueError, in the words of the recipe, if the rows
+        """Return the indices of the chosen rows, ascending. Raises ValueError, with a message for the user, if the rows
         cannot be chosen."""

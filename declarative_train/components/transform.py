@@ -67,7 +67,7 @@ class Transform(Component, ABC):
     @abstractmethod
     def apply(self, values: "list[Any]", drawn: "Drawn") -> "list[Any]":
         """Return the changed images (or arrays) of one sample, one for each field. `drawn`: source of random numbers.
-        Raises ValueError, in the words of the recipe."""
+        Raises ValueError, with a message for the user, if an image cannot be changed."""
 
     def apply_to_masks(self, masks: "list[Any]", drawn: "Drawn") -> "list[Any]":
         """Return the masks of a sample, moved as `apply` moves the images. `drawn`: source of the same random numbers

@@ -233,8 +233,8 @@ class MemoryTable(Table):
     ) -> None:
         """Concatenate the Arrow tables in `pieces`, which are pairs (path of the file, table).
 
-        `bad`: the rows of each file that were left out, as pairs (number of the row in the file, from 0; reason). The
-        reason is "" for blank lines."""
+        `bad`: the rows of each file that were left out, as pairs (row in the file, counted from 0; reason). The reason
+        is "" for blank lines."""
         import pyarrow as pa
 
         self._gone = {path: sorted(row for row, _ in rows) for path, rows in (bad or {}).items() if rows}
@@ -311,8 +311,8 @@ def place_among(files: Sequence[str], starts: Sequence[int], gone: Mapping[str, 
     """Return where a row is, for messages: `row 12 of data/b.csv`. The number counts from 1 in the file, and includes
     rows that were left out of the table.
 
-    `row`: number of the row in the table. `starts`: number in the table of the first row of each file. `gone`: a dict
-    from path to the numbers of the rows of this file that were left out, counted from 0, ascending."""
+    `row`: index of the row in the table. `starts`: index in the table of the first row of each file. `gone`: a dict
+    from path to the rows of this file that were left out, counted from 0, ascending."""
     from bisect import bisect_right
 
     position = bisect_right(starts, row) - 1
@@ -326,7 +326,7 @@ def place_among(files: Sequence[str], starts: Sequence[int], gone: Mapping[str, 
 
 def place(files: Sequence[str], starts: Sequence[int], row: int) -> str:
     """Return where a row is, for messages: `row 12 of data/b.csv`. The number counts rows of the file from 1, without
-    the header. `row`: number of the row in the table. `starts`: number in the table of the first row of each file."""
+    the header. `row`: index of the row in the table. `starts`: index in the table of the first row of each file."""
     from bisect import bisect_right
 
     position = bisect_right(starts, row) - 1

@@ -266,8 +266,8 @@ class CsvDataset(FilesDataset):
         )
 
     def _make_parse_options(self, bad: list[tuple[int, str]]) -> Any:
-        """Return the options for pyarrow's parser. If bad rows are skipped, the parser appends them to `bad`: (number
-        of the row, reason). Rows are counted from 0, without the header."""
+        """Return the options for pyarrow's parser. If bad rows are skipped, the parser appends a pair (row, reason) to
+        `bad` for each of them. Rows are counted from 0, without the header."""
         from pyarrow import csv as arrow_csv
 
         usual = arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)

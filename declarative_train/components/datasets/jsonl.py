@@ -95,7 +95,7 @@ def _find_blank_lines(content: Any) -> list[tuple[int, str]]:
 
 def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
     """Return `error`, a message of pyarrow, with line numbers in place of row numbers. `gone`: lines that pyarrow does
-    not count as rows, as pairs (number of the line, counted from 0; reason)."""
+    not count as rows, as pairs (line, counted from 0; reason)."""
 
     def line_of(found: re.Match[str]) -> str:
         row = int(found[1])
@@ -249,7 +249,7 @@ def read_lines(
 def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: Any = None) -> pa.Table:
     """Return the table of the lines in `content` that are JSON objects with values of the right types. The right types
     are those in `schema`, or those in the earlier lines if `schema` is None. The other lines are appended to `bad` as
-    pairs (number of the line in `content`, from 0; reason)."""
+    pairs (line in `content`, counted from 0; reason)."""
     import json as strict
 
     import pyarrow as pa

@@ -48,7 +48,7 @@ def bind(
         item.value for item in arguments if isinstance(item, Constant) and not isinstance(item.value, bool)
     ]
     if name in OF_NUMBERS and not keywords and arguments and len(given_numbers) == len(arguments):
-        return call.number(given_numbers)
+        return call.compute_constant(given_numbers)
     bound = call.match(arguments, keywords)
     operands: list[Term] = []
     options: dict[str, object] = {}
@@ -135,7 +135,7 @@ class _Call:
             raise self.wrong("a vector contains only numbers", _place(given))
         return Vector(tuple(numbers), *_place(given))
 
-    def number(self, values: Sequence[float]) -> Constant:
+    def compute_constant(self, values: Sequence[float]) -> Constant:
         """Compute the function for constant arguments, and return the result. Raises ExpressionError if it cannot be
         computed or is not finite."""
         least, most, compute = OF_NUMBERS[self.name]

@@ -1,8 +1,8 @@
 """Error messages for operations that do not accept their tensors. Shapes in messages have B for the batch, and
 functions have the names that the recipe uses.
 
-torch's own messages mention internal batch sizes and functions that the recipe does not call. So they are used only as
-help, and only if there is no better text."""
+A message of torch is shown only as a hint, and only if there is no better text, because it mentions internal batch
+sizes and functions that the recipe does not call."""
 
 from __future__ import annotations
 

@@ -199,9 +199,9 @@ class Ranked(Metric, ABC):
         return fits_task(self.type, task, edges, needs_bool_mask=True) or idle_average(self, edges)
 
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
-        """Return whether the metric is undefined for a set of samples, because no positive can be compared with a
-        negative. This is so if all targets are equal; with several labels, if all targets of each label are equal.
-        Always False with `average: micro`. `target`: the targets of the set, (N, *S)."""
+        """Return whether the metric is undefined for a set of samples, because it has no pair of a positive and a
+        negative to compare. This is so if all targets are equal; with several labels, if all targets of each label are
+        equal. Always False with `average: micro`. `target`: the targets of the set, (N, *S)."""
         if self.average == "micro":
             return False
         if target.ndim == 2 and self.task != "binary":

@@ -21,7 +21,8 @@ class PluginTransform(PluginComponent, Transform):
 
     `random` is a `numpy.random.Generator`. Its seed is different for each sample, and the same for all fields of a
     sample. A method without this argument can draw from the global generators of torch, numpy or Python if the class
-    declares `is_random = True`. They are then seeded before each call, which needs loader processes."""
+    declares `is_random = True`. They are then seeded before each call. This needs loader processes, because the
+    generators belong to a whole process."""
 
     own: ClassVar[frozenset[str]] = frozenset({"type", "fields", "only"})
     moves: ClassVar[bool | None] = None

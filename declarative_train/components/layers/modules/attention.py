@@ -302,9 +302,8 @@ def attend_allowed(
     sinks_H: Tensor | None = None,
 ) -> Tensor:
     """Return the attention output (B, H, T, K). A query that may see no key gives 0. `allowed`: (B, 1, 1, S) or (B, 1,
-    T, S), True where a query may see a key; None means everywhere. `every`: the caller knows that each query may see
-    at least one key, so that the search for the others is skipped.
-    """
+    T, S), True where a query may see a key; None means everywhere. `every`: the caller knows that each query may see at
+    least one key, so that the search for queries without a key is skipped."""
     if every or allowed is None:
         return _weigh_values(q_BHTK, k_BGSK, v_BGSK, allowed, False, dropout, heads, sinks_H)
     sees = allowed.any(-1, keepdim=True)
@@ -375,9 +374,8 @@ def visible_keys(T: int, S: int, window: int | None, device: torch.device) -> Te
 
 
 def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: bool, dropout: float) -> bool:
-    """Return whether torch has a fast kernel for these tensors that takes fewer key heads than query heads. If it has,
-    keys and values need not be repeated.
-    """
+    """Return whether torch has a fast kernel for these tensors that takes fewer key heads than query heads. Keys and
+    values then need not be repeated."""
     if not q_BHTK.is_cuda:
         return False
     if torch.compiler.is_compiling():  # asking torch below would break the graph at every layer

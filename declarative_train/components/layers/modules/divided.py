@@ -73,17 +73,15 @@ class TensorRanks:
         return exchange(x, lambda whole: self._own(whole, -1), lambda part: self._peers.gather(part.contiguous()))
 
     def gather_tokens(self, x: Tensor) -> Tensor:
-        """Return all tokens (B, T, ...), given this rank's tokens `x`, as the input of a divided layer. Each rank
-        computes a part of the gradient. So in the backward, each rank gets the gradients of its own tokens, summed
-        over the ranks.
-        """
+        """Return all tokens (B, T, ...), given this rank's tokens `x`, as the input of a divided layer. In the
+        backward, each rank gets the gradients of its own tokens, summed over the ranks, because each rank computes only
+        a part of them."""
         return exchange(x, self._peers.gather_tokens, self._peers.sum_tokens)
 
     def copy_tokens(self, x: Tensor) -> Tensor:
-        """Return all tokens (B, T, ...), given this rank's tokens `x`, as the input of a layer that is not divided.
-        Every rank computes the whole gradient. So in the backward, each rank gets the gradient of its own tokens,
-        without a sum over the ranks.
-        """
+        """Return all tokens (B, T, ...), given this rank's tokens `x`, as the input of a layer that is not divided. In
+        the backward, each rank gets the gradient of its own tokens, without a sum over the ranks, because every rank
+        computes the whole gradient."""
         return exchange(x, self._peers.gather_tokens, lambda whole: self._own(whole, 1))
 
     def own_tokens(self, x: Tensor) -> Tensor:

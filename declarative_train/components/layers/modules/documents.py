@@ -67,9 +67,8 @@ def has_kernel(like: Tensor) -> bool:
 
 @contextmanager
 def treat_as_gpu(is_gpu: bool) -> Iterator[None]:
-    """Set, for the `with` block, whether fake tensors count as tensors on a GPU that has the kernels. (A fake tensor
-    has no real device.)
-    """
+    """Set, for the `with` block, whether fake tensors count as tensors on a GPU that supports varlen attention. (A fake
+    tensor has no real device.)"""
     token = _pretended_gpu.set(is_gpu)
     try:
         yield

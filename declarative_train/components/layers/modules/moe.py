@@ -196,9 +196,8 @@ class MoeModule(nn.Module):
     @torch.no_grad()
     def fold(modules: Sequence[MoeModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
         """Update the router's bias of each module: raise it for experts that few positions used, lower it for the
-        others. `pending`: for each module, the number of positions that used each expert. Nothing changes if `finite`
-        is false, which marks a skipped step.
-        """
+        others. `pending`: for each module, how many positions used each expert. Nothing changes if `finite` is false,
+        which marks a skipped step."""
         for module, counts in zip(modules, pending, strict=True):
             bias, rate = module.bias, module.routing.bias_rate
             assert bias is not None

@@ -49,12 +49,11 @@ class RingAttention:
         return found
 
     def blocks(self, owner: int, num_own: int) -> Iterator[tuple[slice, slice, int, int]]:
-        """Yield pairs of a block of this rank's queries and a block of the keys of rank `owner`.
+        """Yield a tuple for each pair of a block of this rank's queries and a block of the keys of rank `owner`: (slice
+        of the queries, slice of the keys, first position of the queries, first position of the keys).
 
-        Pairs that the causal order or the window forbids completely are left out. Each pair is a tuple (slice of the
-        queries, slice of the keys, first position of the queries, first position of the keys). `num_own`: the number
-        of queries of this rank.
-        """
+        Pairs that the causal order or the window forbids completely are left out. `num_own`: how many queries this rank
+        has."""
         c = num_own // 2
         step = min(c, MOST_QUERIES)
         for at, chunk in enumerate(self.context.firsts(c)):

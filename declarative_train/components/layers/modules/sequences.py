@@ -161,14 +161,13 @@ class LstmModule(nn.LSTM):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
-            output, (hidden, cell) = super().forward(_as_weights(x, self))
+            output, (hidden, cell) = super().forward(_input_for(x, self))
         return restore_dims(output, x), restore_dims(hidden.transpose(0, 1), x), restore_dims(cell.transpose(0, 1), x)
 
 
-def _as_weights(x: Tensor, layer: nn.RNNBase) -> Tensor:
-    """Return `x` reshaped to sequences (N, T, D). On a GPU it is also converted to the dtype of the weights of
-    `layer`.
-    """
+def _input_for(x: Tensor, layer: nn.RNNBase) -> Tensor:
+    """Return the input of the recurrent layer `layer`: `x` reshaped to sequences (N, T, D) and, on a GPU, converted to
+    the dtype of the layer's weights."""
     weight = layer.weight_ih_l0
     assert isinstance(weight, Tensor)
     return as_rows(x).to(weight.dtype) if x.device.type == "cuda" else as_rows(x)
@@ -192,7 +191,7 @@ class GruModule(nn.GRU):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
-            output, hidden = super().forward(_as_weights(x, self))
+            output, hidden = super().forward(_input_for(x, self))
         return restore_dims(output, x), restore_dims(hidden.transpose(0, 1), x)
 
 
@@ -201,7 +200,7 @@ class RnnModule(nn.RNN):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
-            output, hidden = super().forward(_as_weights(x, self))
+            output, hidden = super().forward(_input_for(x, self))
         return restore_dims(output, x), restore_dims(hidden.transpose(0, 1), x)
 
 
