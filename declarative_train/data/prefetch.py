@@ -122,8 +122,9 @@ class _Failure:
 class Prefetcher(Generic[K, T]):
     """Results of `make(name)` for each of `names`, computed ahead in that order by threads of this process.
 
-    The results in memory have a total size of at most `room`, where one result has the size `size_of(name)`. One more
-    result is computed if all of them are in use.
+    The results in memory have a total size of at most `room`, where one result has the size `size_of(name)`. Two cases
+    are exceptions: `get` waits for a result that no thread has begun, or `get` has returned all results in memory. Then
+    one more result is computed.
     """
 
     def __init__(

@@ -272,8 +272,8 @@ def prepare(
 
 
 def _bad_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int) -> Iterator[BadSampleError]:
-    """Yield an error for each bad row among the first `most` rows of a set. Rows are read in chunks; the last chunk is
-    checked completely."""
+    """Yield an error for each bad row of a set in its first chunks of rows, which have at least `most` rows
+    together."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         if start >= most:
             return
@@ -341,8 +341,8 @@ def _own(array: np.ndarray) -> np.ndarray:
 
 
 def check_first_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int = LOOKED_AT_ROWS) -> None:
-    """Convert the first `most` rows of a set, to find values that the fields cannot convert. Rows are read in chunks;
-    the last chunk is checked completely. Raises BadSampleError and SourceError."""
+    """Convert at least the first `most` rows of a set, in whole chunks, to find values that the fields cannot convert.
+    Raises BadSampleError and SourceError."""
     for start, _ in convert_chunks(table, rows, parts):
         if start >= most:
             return

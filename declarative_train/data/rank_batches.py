@@ -358,7 +358,8 @@ class EvaluationBatches:
 
     @property
     def _in_blocks(self) -> bool:
-        """True if the set is read block after block: it has blocks, all of it is evaluated, and no field is lazy."""
+        """True if the set is read block after block (see `file_order`). Then all of it is evaluated, and no field is
+        lazy (read from files, like images)."""
         return self._order is not None and self.num_samples == self._total and not self._set.prepared.lazy
 
     def _by_windows(self) -> Iterator[Batch]:

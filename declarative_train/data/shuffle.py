@@ -54,7 +54,7 @@ def fit_roll(num_samples: int, num_blocks: int, sample_bytes: int, window: int |
 
 @dataclass(frozen=True, slots=True)
 class BlockPiece:
-    """Consecutive samples of one block: `count` of them, from the sample with index `first` in the set on."""
+    """Consecutive samples of one block: `count` samples, of which the first has the index `first` in the set."""
 
     first: int
     count: int

@@ -305,8 +305,8 @@ class MixedWindows:
 
 
 def _join_pieces(pieces: list[tuple[np.ndarray, dict[str, torch.Tensor]]], size: int) -> dict[str, torch.Tensor]:
-    """Join pieces of a batch of `size` rows, and return a dict from field name to tensor. A piece is (positions in the
-    batch, dict from field name to tensor); row k of its tensors is put at its position k."""
+    """Join pieces of a batch of `size` rows, and return a dict from field name to tensor. A piece is (indices, dict
+    from field name to tensor): row k of its tensors becomes the row `indices[k]` of the batch."""
     back = np.empty(size, np.int64)
     back[np.concatenate([mine for mine, _ in pieces])] = np.arange(size)
     index = torch.from_numpy(back)

@@ -77,7 +77,8 @@ class Runs(NamedTuple):
 
     @classmethod
     def of(cls, numbers: np.ndarray) -> Runs:
-        """Divide the rows of a batch into runs. `numbers` (N,) int64: index in the source of each row of the batch."""
+        """Divide the rows of a batch into runs: ranges of rows that are consecutive in the source of the batch too.
+        `numbers` (N,) int64: index in the source of each row of the batch."""
         places = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(np.diff(numbers) != 1) + 1])
         return cls(places, numbers[places], np.diff(places, append=len(numbers)))
 
@@ -216,8 +217,9 @@ class HeldWindow:
     memory.
 
     samples  (size,) int64, the indices in the set of the samples, in the order in which they are used
-    index    (size,) int64, the first row of each sample: in the arena or, if that was full, in arrays of the window.
-             Rows are in the order of the file: it is faster to gather rows in random order once than to sort them first
+    index    (size,) int64, the index of the first row of each sample: in the arena or, if that was full, in arrays of
+             the window. Rows are in the order of the file: it is faster to gather rows in random order once than to
+             sort them first
     """
 
     def __init__(self, prepared: PreparedSet, order: RolledOrder, name: WindowName, arena: Arena) -> None:

@@ -160,7 +160,8 @@ def _shuffle(name: str, seed: int, size: int) -> np.ndarray:
 
 
 def _separate(rows: SetRows, chosen: np.ndarray | range) -> tuple[SetRows, SetRows]:
-    """Return two sets of rows: those at the places `chosen`, which ascend, and all others."""
+    """Divide the rows of a set into two sets: the rows whose indices in the set are in `chosen` (ascending), and all
+    others."""
     if isinstance(chosen, range) and isinstance(rows, RowRange) and chosen.stop == len(rows):
         middle = rows.start + chosen.start
         return RowRange(middle, rows.stop), RowRange(rows.start, middle)

@@ -76,8 +76,9 @@ class StatisticsCache:
     cut: tuple[object, ...]
 
     def statistics(self, parts: Sequence[FieldReader], measure: Callable[[], Measured], *, may_keep: bool) -> Measured:
-        """Return the statistics and errors of the fields from the cache, or else from `measure`, whose result is stored
-        if it has no errors. `may_keep`: False means that the cache is neither read nor written."""
+        """Return the statistics of the fields `parts`, and an error for each field that has none. They come from the
+        cache or, if it does not have them, from `measure`, whose result is stored if it has no errors. `may_keep`:
+        False means that the cache is neither read nor written."""
         place = self._place("statistics", parts) if may_keep else None
         kept: Statistics | None = load(place)
         if kept is not None:

@@ -75,12 +75,12 @@ def retry(call: Callable[[], T]) -> T:
         try:
             return call()
         except Exception as error:
-            is_passing = _is_passing(error)
+            is_temporary = _is_temporary(error)
             is_gone = isinstance(error, FileNotFoundError) and not isinstance(_cause_of(error), PermissionError)
-            if is_gone and not is_passing:
+            if is_gone and not is_temporary:
                 raise
             most = _NO_SERVER_TRIES if _has_no_server(error) or _is_silent(error) else TRIES
-            if number == most or not is_passing:
+            if number == most or not is_temporary:
                 tried = f", tried {number} times in {time.monotonic() - begun:.0f} s" if number > 1 else ""
                 why = f"it sent nothing for {SILENT_S:g} s" if _is_silent(error) else reason(_cause_of(error))
                 raise RemoteError(f"{why}{tried}") from error
@@ -95,7 +95,7 @@ def _cause_of(error: BaseException) -> BaseException:
     return error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ is not None else error
 
 
-def _is_passing(error: BaseException) -> bool:
+def _is_temporary(error: BaseException) -> bool:
     """Return whether an exception is a temporary failure, so that a retry may succeed."""
     cause = _cause_of(error)
     status = getattr(cause, "status", None)

@@ -172,8 +172,8 @@ def _products(component: Mapping[str, object], use: Use) -> tuple[Product, ...]:
 def matmuls(
     text: str, inputs: tuple[tuple[str, TensorSpec], ...], graded: tuple[tuple[str, bool], ...]
 ) -> tuple[Product, ...]:
-    """Return the matrix products of the expression `text` on one sample. `inputs`: (name, spec) of each input.
-    `graded`: (name, whether a gradient flows back into the input)."""
+    """Return the matrix products that the expression `text` computes for one sample. `inputs`: (name, spec) of each
+    input. `graded`: (name, whether a gradient flows back into the input)."""
     if "@" not in text and "matmul" not in text:
         return ()
     wants = dict(graded)

@@ -21,7 +21,7 @@ _BITS = {torch.bfloat16: 8, torch.float16: 11}  # more bits would round up to 1;
 
 
 class FieldDraws:
-    """Source of random functions for a module that computes values from fields. Before each call of the module, call
+    """Source of random numbers for a module that computes values from fields. Before each call of the module, call
     `begin` with the samples of the batch."""
 
     def __init__(self, seed: int) -> None:

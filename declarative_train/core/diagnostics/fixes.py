@@ -40,7 +40,8 @@ class _Edit:
     replacement: str
 
     def meets(self, other: _Edit) -> bool:
-        """Return whether two different edits overlap or touch, so that the result depends on their order."""
+        """Return whether two different edits overlap, or one of them inserts text at an end of the other, so that the
+        result depends on their order."""
         if self == other:
             return False
         if self.start == self.end or other.start == other.end:
@@ -49,9 +50,10 @@ class _Edit:
 
 
 def locate_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> list[Diagnostic]:
-    """Return the diagnostics with the span of each fix that replaces a word set to exactly this word in the text.
+    """Return the diagnostics with the exact spans of their fixes: if a fix replaces a word, its span becomes the span
+    of this word in the text.
 
-    If the text has another word at that position, all fixes of the diagnostic are removed.
+    If the text has another word there, all fixes of the diagnostic are removed.
     """
     lines = {path: Lines(path, text) for path, text in texts.items()}
     return [_locate_fixes_of(each, lines) if any(fix.replaces for fix in each.fixes) else each for each in diagnostics]

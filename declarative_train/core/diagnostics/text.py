@@ -92,7 +92,8 @@ def _underline(text: str, span: Span) -> tuple[str, tuple[int, int]]:
 
 
 def _window(cells: list[str], start: int, end: int) -> tuple[int, int]:
-    """Return the range of cells to print: the whole line if it is short, else a part around `start` to `end`."""
+    """Return the range of `cells` (the printed characters of a source line) to print: all if the line is short, else a
+    part around the cells from `start` to `end`."""
     if _width("".join(cells)) <= MAX_WIDTH:
         return 0, len(cells)
     first = max(0, start - MAX_WIDTH // 3)
