@@ -51,14 +51,17 @@ def implausible_setting(draft: Draft) -> Iterator[Diagnostic]:
     -     ema: {decay: 0.01}
     +     ema: {decay: 0.99}
     """
+    dropping = set[Span]()
     for node in () if draft.scope is None else _layers(draft.scope):
         layer = node.layer
         for key in ("dropout", "p"):
-            share = getattr(layer, key, None)
-            if isinstance(share, float) and share > _MOST_DROPPED:
+            share, place = getattr(layer, key, None), node.field_spans.get(key, node.span)
+            if isinstance(share, float) and share > _MOST_DROPPED and place not in dropping:
+                dropping.add(place)  # a parameter of a shipped block sets several layers
+                name = node.params.get(key, key)
                 message = f"`{node.path}` drops {share:.0%} of the values in training"
-                hint = f"`{key}` is the share that is dropped: to keep {share:.0%}, write `{key}: {1 - share:.2g}`"
-                yield warning("R160", node.field_spans.get(key, node.span), message, hint)
+                hint = f"`{name}` is the share that is dropped: to keep {share:.0%}, write `{name}: {1 - share:.2g}`"
+                yield warning("R160", place, message, hint)
         momentum, eps = getattr(layer, "momentum", None), getattr(layer, "eps", None)
         if layer.type == "batch_norm" and isinstance(momentum, float) and momentum > _MOST_MOMENTUM:
             message = f"the running statistics of `{node.path}` are mostly those of the last step"
