@@ -258,8 +258,9 @@ def list_local_sizes(folder: str) -> dict[str, int]:
 
 
 def make_sizes_reader(fs: Any) -> Callable[[str], dict[str, int]]:
-    """Return a function like `list_local_sizes` for folders of the fsspec file system `fs`. It lists a folder in one
-    request, because one request per file would take minutes for a checkpoint of a thousand ranks."""
+    """Return a function from a folder to a dict from file name to size in bytes, for folders of the fsspec file system
+    `fs`. It lists a folder in one request, because one request per file would take minutes for a checkpoint of a
+    thousand ranks."""
 
     def sizes(folder: str) -> dict[str, int]:
         fs.invalidate_cache()

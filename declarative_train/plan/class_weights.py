@@ -43,8 +43,9 @@ def balance_terms(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tup
 
 
 def _values(name: str, batch_graph: Graph, data: DataSpec, recipe: Recipe) -> Iterator[np.ndarray]:
-    """Yield the values of the batch entry `name` for all training samples, in chunks. A batch entry is a field, or a
-    value that is computed from fields alone. Random operations draw the numbers of the first epoch."""
+    """Yield the values of the batch entry `name` for all training samples, in several arrays. A batch entry is a field,
+    or a value that is computed from fields alone. Random operations draw the same random numbers as in the first epoch.
+    """
     if name not in batch_graph.outputs:
         yield from training_values(data, name)
         return

@@ -71,7 +71,7 @@ class PartPlan:
 
 @dataclass(frozen=True, slots=True)
 class TensorMapPlan:
-    """Map from parameters to the tensors of a published file that fill them. `*` in a name stands for the number of a
+    """Map from parameters to the tensors of a published file that fill them. `*` in a name stands for the index of a
     copy of a `repeat`.
 
     entries   dict from parameter to its tensors

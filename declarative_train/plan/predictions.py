@@ -82,8 +82,8 @@ class TransferPlan:
 
 @dataclass(frozen=True, slots=True)
 class EstimatePlan:
-    """Predicted memory and time of a step on one kind of hardware, for the device that needs most. The run does not use
-    it.
+    """Predicted memory and time of a step on one kind of hardware, for the device that needs most. The prediction does
+    not change the run.
 
     Seconds are per optimizer step; None if the speed of the hardware is unknown.
 

@@ -120,7 +120,8 @@ def _patterns() -> list[tuple[re.Pattern[str], ResumeRule]]:
 
 
 def rule_of(key: str) -> ResumeRule:
-    """Return the rule for a changed key. `key`: as in a `Change` of `plan/difference.py`."""
+    """Return the rule for a changed key of a recipe. `key`: dotted path of the key, or `contents` for the content of
+    data files."""
     for pattern, into in _KEYS:
         found = re.fullmatch(pattern, key)
         key = found.expand(into) if found else key

@@ -221,8 +221,8 @@ def _check_across(site: PlacementInput, pipeline: PipelineAxis, opened: Graph, s
 
 
 def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
-    """Return whether the module of a node runs twice within one stage. `place`: dict from node to its stage. A module
-    that runs in two stages is not such a case: it is copied, and runs once in each."""
+    """Return whether the module of a node runs twice within one stage. `place`: dict from node to the index of its
+    stage. A module that runs in two stages does not count: it is copied, and runs once in each."""
     node = graph.node(name)
     if node.kind == "reuse":
         others = (each.name for each in graph.nodes if each.target == node.target and each.name != name)
@@ -258,6 +258,6 @@ def _check_copies(
 
 
 def _cut_span(site: PlacementInput, stage: int) -> Span:
-    """Return the place in the recipe of the cut before stage `stage`. With automatic cuts, it is the nearest enclosing
-    key that the recipe has."""
+    """Return the place in the recipe of the cut before stage `stage`. If the cuts are automatic, return the place of
+    the nearest enclosing key that the recipe has."""
     return site.recipe.span(("parallelism", "pipeline", "cut_before", stage - 1))

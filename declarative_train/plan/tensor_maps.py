@@ -64,8 +64,8 @@ def respell(tensors: TensorMapPlan, name: str) -> str:
 def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | None = None) -> tuple[PartPlan, ...]:
     """Return the tensors of a file that fill a parameter; () if published models do not have this parameter.
 
-    `stored`: the names in the file; None if unknown. If none of them has the map's prefix, the names in the result have
-    no prefix either.
+    `stored`: the names in the file; None if unknown. If no name in the file begins with `TensorMapPlan.prefix`, the
+    names in the result do not begin with it either.
     """
     found: Iterable[PartPlan] = tensors.entries.get(parameter, ())
     copies: tuple[str, ...] = ()

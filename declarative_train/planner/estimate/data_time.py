@@ -1,5 +1,5 @@
 """Time to make the batches of a step: to gather rows from memory, and to read and decode pictures. Batches are made
-while the previous step computes. So a step waits for its batches only if they take longer than the rest of the step."""
+while the previous step computes, so a step waits for its batches only if they take longer than the rest of the step."""
 
 from __future__ import annotations
 

@@ -78,13 +78,13 @@ class ModelFacts:
 
     opened   the graph, in which blocks that are not units are replaced by their nodes
     nodes    name of a node in `opened` -> its facts, in the order of the graph
-    judged   elements per sample that the losses read from memory
-    scored   all elements that they read; the inputs of losses with `chunks` are never in memory as a whole, and count
-             only here
+    scored   elements per sample of the inputs of all losses
+    judged   the same without the inputs of losses with `chunks`, which are never in memory as a whole
     held     the parameters
     sums     node name -> the elements that ranks exchange in the node
 
-    The other fields are described in `model_facts`."""
+    The other fields are described in `model_facts`.
+    """
 
     opened: Graph
     nodes: dict[str, NodeFacts]

@@ -79,7 +79,8 @@ def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
 
 def _find_exchanges(graph: Graph, prefix: str, size: int, widening: int) -> Iterator[tuple[str, Sums]]:
     """Yield (path of a layer, its communication) for each layer in which the `size` ranks of `context` communicate.
-    `prefix`: path of the graph with a dot at the end, or "". `widening`: as in `_exchange_keys`."""
+    `prefix`: path of the graph with a dot at the end, or "". `widening`: bytes of the gradient of a key relative to
+    those of the key, if keys travel around a ring; 0 if they are gathered."""
     known = graph.specs()
     for node in graph.nodes:
         path, component = f"{prefix}{node.name}", node.component or {}

@@ -169,8 +169,8 @@ def _time_exposed(
 def _stage_time(
     number: int, names: Sequence[str], model: ModelFacts, placement: Placement, machine: Machine
 ) -> StageTime:
-    """Return the seconds of one microbatch in stage `number`. `names`: the nodes of the stage. The backward includes
-    the recomputation of activations."""
+    """Return the seconds of one microbatch in a stage. `number`: index of the stage. `names`: its nodes. The backward
+    includes the recomputation of activations."""
     pipes, rows = placement.pipes, placement.rows
     is_last, _ = model.images.decide("cuda", is_plain=not placement.is_sharded and pipes is None)
     forward_s = backward_s = weights_s = 0.0
@@ -233,9 +233,9 @@ def _loss_s(model: ModelFacts, rows: float, machine: Machine) -> float:
 
 
 def _hops_s(number: int, placement: Placement, machine: Machine) -> tuple[float, float]:
-    """Return two times for one microbatch: the seconds to send the output of stage `number` to the next stage, and the
-    seconds to send the gradient of its input to the previous stage. A time is 0 if the other stage is on the same rank
-    or does not exist."""
+    """Return two times for one microbatch: the seconds to send the output of a stage to the next stage, and the seconds
+    to send the gradient of its input to the previous stage. `number`: index of the stage. A time is 0 if the other
+    stage is on the same rank or does not exist."""
     pipes = placement.pipes
     assert pipes is not None
     schedule = PIPELINE_SCHEDULES[pipes.schedule]

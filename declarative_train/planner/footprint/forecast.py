@@ -114,8 +114,8 @@ class Forecast:
 
 
 def _without_irrelevant(plan: Plan) -> Plan:
-    """Return the plan without the values that do not affect a step, such as its name. So plans with the same step are
-    equal, and share an entry of the cache."""
+    """Return the plan without the values that do not affect a step, such as its name, so that plans with the same step
+    are equal and share an entry of the cache."""
     layout = replace(plan.layout, hardware=None)
     nothing: dict[str, Any] = {"meta": {}, "settings": {}, "memory": (), "estimate": None, "choice": None}
     nothing |= {"overrides": (), "recipe": {}, "files": (), "not_traced": ""}
@@ -131,8 +131,9 @@ def _split_positions(layout: LayoutPlan) -> list[list[int]]:
 
 
 def _trace_kinds(small: Plan, is_begun: bool, places: Sequence[int], is_split: bool = False) -> Found:
-    """Trace the first rank at each position in `places`. Return a dict from position to the live bytes at each moment.
-    `is_begun`: gradients exist from the beginning of the step. `is_split`: traces may run in child processes."""
+    """Trace the first rank at each pipeline position in `places`. Return a dict from position to the live bytes at each
+    moment. `is_begun`: gradients exist from the beginning of the step. `is_split`: traces may run in child processes.
+    """
     few = _fewer_microbatches(small)
     if few:
         tried = [_trace_whole(each, is_begun, places, is_split) for each in few]
@@ -188,8 +189,8 @@ def _fewer_microbatches(plan: Plan) -> list[Plan]:
 
 def extrapolate_microbatches(tried: list[Found], number: int, numbers: list[int]) -> Found | None:
     """Return a dict from pipeline position to the live bytes at the peak for `number` microbatches, extrapolated from
-    three traces. Return None if the memory does not grow linearly. `tried`: the traces. `numbers`: their numbers of
-    microbatches."""
+    three traces. Return None if the memory does not grow linearly. `tried`: the traces. `numbers`: how many
+    microbatches each trace has."""
     found: Found = {}
     for place in tried[0]:
         one, two, three = (moments[place][int(moments[place].sum(axis=1).argmax())] for moments in tried)

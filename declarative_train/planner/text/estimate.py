@@ -82,7 +82,8 @@ def _waiting_s(estimate: EstimatePlan) -> float:
 
 
 def _data(plan: Plan, estimate: EstimatePlan) -> str:
-    """Return a text that says how long the batches of a step take, and whether the step waits for them."""
+    """Return a text that says how long it takes to make the batches of a step, and whether the step waits for them; or
+    that the training set stays on the GPU."""
     if not estimate.data_s:
         return "the training set stays on the GPU"
     workers = plan.data.workers
@@ -95,7 +96,7 @@ def describe_choice(plan: Plan) -> list[str]:
     choice = plan.choice
     if choice is None:
         return []
-    possible = sorted((each for each in choice.candidates if each.memory_bytes is not None), key=_rank)
+    possible = sorted((each for each in choice.candidates if each.memory_bytes is not None), key=_sort_key)
     rows = [["candidate", "memory", "step", "verdict"], *(_candidate(each) for each in possible[:_MOST_CANDIDATES])]
     refused = [f"rejected: {names}: {verdict}" for verdict, names in _group_rejected(choice).items()]
     assumed = [f"assumed: {each}" for each in choice.assumptions]
@@ -112,7 +113,7 @@ def _describe_traces(choice: ChoicePlan) -> list[str]:
     return [f"{text}", f"{left} (to trace one, set it as `parallelism`)"]
 
 
-def _rank(each: CandidatePlan) -> tuple[bool, float]:
+def _sort_key(each: CandidatePlan) -> tuple[bool, float]:
     """Return a sort key that puts the chosen candidate first and the others in order of step time. Without times, the
     order stays."""
     return each.verdict != TAKEN, each.step_s or 0.0
@@ -200,8 +201,8 @@ class ScalingRow(NamedTuple):
 
 
 def scale_data(row: ScalingRow) -> dict[str, object]:
-    """Return a row as a JSON object: the predicted seconds of a step and samples per second, or the reason why there
-    are none."""
+    """Return a row of the scaling table as a JSON object: the predicted seconds of a step and samples per second, or
+    the reason why there are none."""
     if row.plan is None or row.plan.estimate is None or row.plan.estimate.step_s is None:
         return {"gpus": row.num_gpus, "step_s": None, "why": row.why}
     step_s = row.plan.estimate.step_s

@@ -69,8 +69,8 @@ def describe_model(plan: Plan) -> list[str]:
 
 
 def _same_copy(node: Node) -> tuple[object, ...]:
-    """Return a key that is equal for nodes that share a row of the table: copies of a `repeat` whose rows would be
-    equal."""
+    """Return a key that is equal for nodes which share a row of the table of nodes: copies of a `repeat` whose rows
+    would be equal."""
     parts = node.name.split(".")
     if not parts[-1].isdigit():
         return (node.name,)

@@ -41,7 +41,7 @@ def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
 
 def _number_parts(each: ColumnValues, both: np.ndarray) -> np.ndarray | None:
     """Divide the values of the column `each` into parts: one for each value or, if there are many different numbers,
-    one for each range of numbers. Return the number of the part for each row in `both`, the mask of rows that have a
+    one for each range of numbers. Return the index of the part for each row in `both`, the mask of rows that have a
     value in this column and in the target. Return None if a value has too few rows on average."""
     import numpy as np
 

@@ -187,7 +187,7 @@ def rows_to_inspect(table: Table) -> slice | np.ndarray:
 
 
 def columns_in_words(path: str, name: str | None = None) -> str:
-    """Return the names of possible target columns as text. `name`: as for `open_source`. Raises SourceError and
-    UnusableError."""
+    """Return the names of possible target columns as text. `name`: the table of an SQLite file that has several. Raises
+    SourceError and UnusableError."""
     names = list(open_source(path, name)[1].columns)
     return f"its columns: {', '.join(names[:40])}" + (", ..." if len(names) > 40 else "")

@@ -49,7 +49,8 @@ class Entry:
 
 
 def find_occurrences(root: YamlMapping, texts: Mapping[str, str]) -> list[Occurrence]:
-    """Return every definition and every use of a symbol. `texts`: the files of the document by path."""
+    """Return the definition and every use of each symbol in a recipe. `texts`: path -> text, for the recipe and the
+    files that it extends."""
     return list(_Finder(root, texts).all())
 
 

@@ -20,7 +20,7 @@ class NoRoomError(Exception):
 @dataclass(frozen=True)
 class DeviceSlot:
     """Cores and GPUs of this machine that one run of a sweep uses at a time. `environment`: environment variables that
-    restrict the run's process to them. `cores`: numbers of the cores, or () if runs may use all cores."""
+    restrict the run's process to them. `cores`: indices of the cores, or () if runs may use all cores."""
 
     number: int
     environment: dict[str, str] = field(default_factory=dict)

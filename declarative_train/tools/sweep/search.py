@@ -25,8 +25,8 @@ JOURNAL = "optuna.journal"
 
 @dataclass(frozen=True)
 class Point:
-    """Point of a sweep: one run with its settings. `values`: the settings by dotted path. `nodes`: the same settings as
-    YAML nodes. `is_drawn`: whether the values were drawn at random."""
+    """Point of a sweep: one run with its settings. `number`: index of the point. `values`: the settings by dotted path.
+    `nodes`: the same settings as YAML nodes. `is_drawn`: whether the values were drawn at random."""
 
     number: int
     values: Mapping[str, object]
@@ -40,7 +40,7 @@ class Point:
     @property
     def key(self) -> str:
         """Text that identifies the point when the sweep is resumed. It has the values of the point and, if they were
-        drawn, its number."""
+        drawn, the index of the point."""
         values = json.dumps(self.values, sort_keys=True)
         return f"{self.number} {values}" if self.is_drawn else values
 

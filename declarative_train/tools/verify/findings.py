@@ -339,7 +339,7 @@ def _relative(difference: float, size: float) -> float:
 
 
 def first_of_each(findings: Iterable[Finding]) -> Iterator[tuple[Finding, int]]:
-    """Yield the first finding of each kind of value, and the number of findings of this kind."""
+    """Yield the first finding of each kind of value, and how many findings of this kind there are."""
     by_kind: dict[str, list[Finding]] = {}
     for finding in findings:
         by_kind.setdefault(finding.kind, []).append(finding)

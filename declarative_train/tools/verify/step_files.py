@@ -23,8 +23,9 @@ Place = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(slots=True)
 class ParameterRecord:
-    """Facts about a parameter from the step in one process. `gradient`, `moved`, `largest`: the largest absolute value
-    of its gradient (None if it has none), of its update, and of its value after the update."""
+    """Facts about a parameter from the step in one process. `gradient`: largest absolute value of its gradient, None if
+    it has none. `moved`: largest absolute value of its update. `largest`: largest absolute value of the parameter after
+    the update."""
 
     shape: tuple[int, ...]
     dtype: str
