@@ -408,9 +408,9 @@ class LrSchedule(Component, ABC):
     def check_milestones(
         self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float
     ) -> Sequence[ShapeError]:
-        """Return an error for each duration that does not fit into a run of `num_steps` steps, whose first `warmup`
-        steps are the warm-up. It is called before `resolve`. `exact_steps` converts a duration to steps, without
-        rounding. Raises ValueError, as `exact_steps` does."""
+        """Return an error or a warning for each duration that does not fit into a run of `num_steps` steps, whose first
+        `warmup` steps are the warm-up. It is called before `resolve`. `exact_steps` converts a duration to steps,
+        without rounding. Raises ValueError, as `exact_steps` does."""
         return ()
 
 

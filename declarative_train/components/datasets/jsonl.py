@@ -216,9 +216,9 @@ def read_lines(
     """Return the table of some lines of a file. `content`: the lines. `first`: number of the first of these lines in
     the file, counted from 0. `schema`: types of all columns; None: they are detected. Raises SourceError.
 
-    `bad`: list to which blank lines are appended. If bad rows are skipped, the lines that were left out are appended
-    too. `like`: types of the values before these lines, used only if bad rows are skipped: lines whose values have
-    other types are left out."""
+    `bad`: list to which a pair (line, reason) is appended for each blank line and, if bad rows are skipped, for each
+    line that is left out. `like`: types of the values before these lines, used only if bad rows are skipped: lines
+    whose values have other types are left out."""
     import pyarrow as pa
     from pyarrow import json
 

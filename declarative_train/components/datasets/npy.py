@@ -263,8 +263,8 @@ def _in_place(
     part: str | None,
     content: np.ndarray,
 ) -> np.ndarray:
-    """Return an array as a view of the bytes `content` of a file. `begin`: index of its first byte. `part`: name of one
-    field of a structured array; None: the whole array."""
+    """Return an array as a view of `content`, the bytes of a file. `begin`: index of the array's first byte. `part`:
+    name of one field of a structured array, which is then returned; None: the whole array."""
     flat = content[begin : begin + dtype.itemsize * TensorSpec(shape).num_elements].view(dtype)
     found = flat.reshape(shape, order=order)
     return found if part is None else found[part]

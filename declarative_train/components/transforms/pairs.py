@@ -78,8 +78,8 @@ def beta(numbers: np.ndarray, key: int, alpha: float) -> np.ndarray:
 
 
 def _joehnk(first: np.ndarray, second: np.ndarray, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return proposals of Joehnk's method, and whether each is accepted. `first`, `second`: uniform random numbers.
-    Logarithms are used because powers of 1 / alpha underflow."""
+    """Return random numbers proposed by Joehnk's rejection sampling of a beta distribution, and whether each is
+    accepted. `first`, `second`: uniform random numbers. Logarithms are used because powers of 1 / alpha underflow."""
     import numpy as np
 
     one, other = np.log(first) / alpha, np.log(second) / alpha

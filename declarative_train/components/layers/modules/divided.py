@@ -138,10 +138,9 @@ def _identity(x: Tensor) -> Tensor:
 def set_cuts(part: nn.Module, cuts: Mapping[str, RankCut], made: dict[Tensor, nn.Parameter]) -> None:
     """Replace parameters of `part`, a module on the meta device, by the parts that this rank holds.
 
-    `cuts`: parameter name -> how the parameter is divided. It is also stored on the module, because sharding later
-    replaces the tensors. `made`: whole parameter -> this rank's part. The function adds the new pairs, so that a
-    parameter of several modules is replaced by the same part in each.
-    """
+    `cuts`: parameter name -> how the parameter is divided. This is stored on the module, not on the new parameter,
+    because sharding later replaces the parameter. `made`: whole parameter -> this rank's part. The function adds the
+    new pairs, so that a parameter of several modules is replaced by the same part in each."""
     for name, cut in cuts.items():
         whole = part._parameters[name]
         packed = getattr(part, "packed", None) if name == "weight" else None

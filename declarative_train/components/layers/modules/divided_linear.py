@@ -51,9 +51,9 @@ def divide_linear(linear: nn.Linear, kind: str, ranks: TensorRanks) -> nn.Linear
     """Return a linear layer that computes this rank's part of `linear`. The caller replaces the parameters by their
     parts.
 
-    `kind`: how the layer is divided (`LayerCut.kind`). "heads" is for a projection inside an attention layer, which
-    communicates itself. A layer with a method `divide`, such as one with an adapter, divides itself and is returned.
-    """
+    `kind`: how the layer is divided (`LayerCut.kind`). "heads" is for a projection inside an attention layer: the
+    projection does not communicate, because the attention layer does. A layer with a method `divide`, such as one with
+    an adapter, divides itself and is returned."""
     if callable(divide := getattr(linear, "divide", None)):
         divide(kind, ranks)
         return linear
