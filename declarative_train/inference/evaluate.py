@@ -40,6 +40,7 @@ from declarative_train.inference.reading import STDIN, open_input, spool_stdin
 from declarative_train.inference.report import Comparison, Report
 from declarative_train.inference.reports import Gatherer, Origin, gatherers
 from declarative_train.inference.sample_batches import PIECE_BATCHES
+from declarative_train.inference.target_values import check_target_values
 from declarative_train.inference.trained import Trained, UsageError, check_source
 from declarative_train.inference.windows import make_field_reader, table_of
 from declarative_train.plan.output_semantics import meanings
@@ -285,6 +286,7 @@ class _Model:
     def batches(self) -> Iterator[Batch]:
         for batch, origins in self._samples.batches:
             self._origins = origins
+            check_target_values(self.objective.terms, batch, origins.__getitem__)
             yield batch
 
     def set_training(self, training: bool) -> None:

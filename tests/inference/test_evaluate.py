@@ -101,6 +101,13 @@ def test_residuals_are_in_the_unit_of_the_column(houses: Path, tmp_path: Path) -
     assert sum(each.support for each in sold.classes) == 50
 
 
+def test_an_answer_that_the_loss_does_not_accept_is_reported(houses: Path, tmp_path: Path) -> None:
+    rows = [[*row[:3], 2 if number == 4 else row[3]] for number, row in enumerate(house_rows(count=9))]
+    path = write_csv(tmp_path / "new.csv", HOUSE_COLUMNS, rows)
+    with pytest.raises(InputError, match=r"row 5 .*`sold` is 2, but `bce_with_logits` expects 0 to 1"):
+        evaluate(open_trained(houses), data=str(path), device="cpu")
+
+
 def test_the_area_under_the_curve_is_that_of_pairs(houses: Path, tmp_path: Path) -> None:
     from declarative_train.inference.reports import _area
 
