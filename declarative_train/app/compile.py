@@ -54,8 +54,8 @@ def load_recipe(args: argparse.Namespace, *, plugins: bool) -> Loaded:
     return read_recipe(path, overrides_of(args), texts=texts, plugins=plugins)
 
 
-def is_missing(path: str) -> bool:
-    """Return whether there is no file at `path`; print why if so."""
+def report_missing(path: str) -> bool:
+    """Print an error if there is no readable file at `path`. Return whether there was an error."""
     why = None if path == STDIN else missing_file(path)
     if why is not None:
         print(f"dtrain: {why}", file=sys.stderr)
@@ -68,8 +68,8 @@ def compile_recipe(args: argparse.Namespace, *, plugins: bool) -> CompileResult:
 
 
 def report(compiled: CompileResult) -> None:
-    """Print the diagnostics of a recipe on standard error, except those that the recipe ignores. If the file is a
-    fragment, print that it is one.
+    """Print on standard error: that the file is a fragment, if it is one; the diagnostics of a recipe, except those
+    that comments in the recipe ignore; and `compiled.note`.
     """
     if (is_part := fragment_in_words(compiled.loaded)) is not None:
         print(f"dtrain: {is_part}", file=sys.stderr)

@@ -168,7 +168,7 @@ def _score(entry: Entry, word: str, named: set[str]) -> int | None:
 
 @cache
 def all_entries() -> tuple[Entry, ...]:
-    """Return the whole index."""
+    """Return all entries that a search can find: keys, types, functions, commands, diagnostics, pages."""
     return tuple(dict.fromkeys(_entries()))
 
 

@@ -9,7 +9,8 @@ from declarative_train.recipe.sections.training import Training
 
 
 def data_parallel_size(parallelism: Parallelism, layout: Layout) -> int:
-    """Return the number of ranks (with `dp`: devices) that process different samples of one batch."""
+    """Return how many ranks process different samples of one batch. In the mode `dp`, which has one rank, it is the
+    number of devices."""
     return parallelism.data_parallel_size(layout.num_gpus)
 
 

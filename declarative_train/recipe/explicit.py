@@ -2,9 +2,9 @@
 
 Values that the recipe has are kept, after merging and rendering of templates. Keys that it omits are added: those of
 sections, nodes and components, and the block parameters that a node does not set. A default of `null` is not added,
-because it means that a value is absent. Paths are absolute, so that the text can be stored in any folder. A template
-that reads the environment, directly or through a var, stays a template, because its value may be a password. A template
-with `index` stays a template too.
+because it means that a value is absent. Paths are absolute, so that the text can be stored in any folder. Two kinds of
+templates are kept: those whose value may be a password (they read the environment, directly or through an entry of
+`vars`), and those that read `index`, because their value differs in each copy of a `repeat`.
 
 A node whose type is a shipped block is not expanded, but gets all parameters of the block. A node inside a block of the
 recipe may be used in several places: a key is added to it only if its value is the same in all of them.
@@ -99,8 +99,8 @@ class _Explicit:
         return recipe.evaluation.every is None and waits and not is_shorter
 
     def _parallelism(self) -> object:
-        """Return the value of `parallelism`: a mapping of its axes; for `auto`, `dp` and `single`, which have no axes,
-        the word.
+        """Return the value of `parallelism`: a mapping of its axes, or a word (`auto`, `dp`, `single`) if there are no
+        axes.
         """
         found, node = self._recipe.parallelism, self._recipe.tree.get("parallelism")
         if not isinstance(found, Axes) or found == Axes():
@@ -240,8 +240,8 @@ class _Explicit:
         return node
 
     def _is_hidden(self, node: Scalar) -> bool:
-        """Return whether a value may be a secret, so that its template is shown instead. It may be one if its template
-        reads the environment, directly or through a var, or if `masked` would hide a part of the value.
+        """Return whether the rendered value may be a secret, so that its template is shown instead: the template reads
+        an environment variable (`env`), directly or through an entry of `vars`, or the value looks like a password.
         """
         if node.template is None:
             return False

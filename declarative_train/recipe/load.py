@@ -107,8 +107,8 @@ def _check_language(root: Tree) -> Diagnostic | None:
 def select_new(found: Sequence[Diagnostic], known: Sequence[Diagnostic], at: Span) -> list[Diagnostic]:
     """Return the diagnostics that one value of a sweep causes: those in `found` that are not in `known`.
 
-    `found` is the result for the recipe with the value, `known` the result without it. `at`: the span of the value; a
-    diagnostic at another span gets a reference to it.
+    `found`: the diagnostics of the recipe with the value; `known`: those of the recipe without it. `at`: the span of
+    the value. A diagnostic at another span gets a reference to the value.
     """
     said = set(known)
     new = [item for item in found if item not in said]

@@ -76,9 +76,9 @@ def normalise(path: Path, node: Node) -> Node:
 
 
 def _expand_loss(node: Mapping) -> Mapping:
-    """Return the section `objective` with `loss: {...}` replaced by its long form `losses: {loss: ...}`. The new
-    `losses` replaces the losses of the base recipe. A section that has both keys is returned unchanged, except in the
-    cases of `_may_be_together`.
+    """Return the section `objective` with the short form `loss: {...}` replaced by `losses: {loss: {...}}`, which is
+    marked as `alone`: when it is merged over a base with another loss, it replaces all losses of the base. A section
+    with both keys is returned unchanged, because that is an error, except in the cases of `_may_be_together`.
     """
     short, long = node.entry("loss"), node.entry("losses")
     if short is None or (long is not None and not _may_be_together(short.value, long.value)):
@@ -107,9 +107,8 @@ def _may_be_together(short: Node, long: Node) -> bool:
 
 
 def _add_source_type(node: Mapping) -> Mapping:
-    """Return the mapping of a data set, with `type: source` added if it has a `source` but no `type`. Merging replaces
-    a set of another type as a whole. With the added type, this set therefore replaces a set of the base that has no
-    `source`.
+    """Return `node`, an entry of `data.split`, with `type: source` added if it has a key `source` but no `type`. The
+    `type` matters for merging: a set whose type differs from that of the base replaces the set of the base as a whole.
     """
     source = node.entry("source")
     if source is None or not _is_not_null(source.value) or node.entry("type") is not None:
@@ -118,8 +117,8 @@ def _add_source_type(node: Mapping) -> Mapping:
 
 
 def _name_metrics(node: Sequence) -> Node:
-    """Return a list of metrics (`[accuracy]`) in its long form `{accuracy: {}}`. An invalid list (a repeated name, or
-    an item that is not a name) is returned unchanged; the reader of the section reports it.
+    """Return a list of metrics in its long form: `[accuracy]` becomes `{accuracy: {}}`. An invalid list (a repeated
+    name, or an item that is not a name) is returned unchanged; the reader of the section reports it.
     """
     entries = []
     for item in node.items:
@@ -195,9 +194,12 @@ def axes_of_word(word: Scalar) -> Mapping:
 
 
 def _expand_word(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
-    """Return the axes that a word of `parallelism` in the base recipe means, so that a mapping in a later recipe can be
-    merged over them. `over`: this mapping. If it has a data axis of size `all`, the data axes of the word are left out,
-    because only one axis can have this size. None at other paths, and for `auto` and `dp`, which the mapping replaces.
+    """Return the axes that a word of `parallelism` in the base recipe means, so that `over`, the mapping in a later
+    recipe, can be merged over them. If `over` has a data axis of size `all`, the data axes of the word are left out,
+    because only one axis can have this size.
+
+    Return None if `path` is not `parallelism`, and for `auto` and `dp`: these words mean no axes, so `over` replaces
+    them.
     """
     if path != ("parallelism",) or word.value not in AXES_OF_WORDS:
         return None

@@ -19,8 +19,8 @@ _OF_SOURCES = ("path", "root", "folder")  # plugins use the last two
 
 
 class Paths(NamedTuple):
-    """Resolver of the paths in a recipe. `files`: paths of the recipe's files; a span in another path is that of an
-    option.
+    """Resolver of the paths in a recipe. `files`: paths of the recipe's files. If the path of a span is none of these,
+    the value was written in a `--set` option.
     """
 
     files: frozenset[str]

@@ -145,8 +145,8 @@ def _find_home(known: MappingABC[str, type[C]], model: type[C], name: str, near:
 
 
 class _Children:
-    """Values inside a mapping that are sections or components. They are read here, before pydantic reads the other
-    values. `names`: their keys. `given`: {key: section or component}, without those that have errors.
+    """Sections and components that are values of a mapping. They are read here; pydantic then reads the other values.
+    `names`: their keys. `given`: {key: section or component}, without those that have errors.
     """
 
     def __init__(self) -> None:

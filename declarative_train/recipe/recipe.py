@@ -109,7 +109,7 @@ class Recipe(NamedTuple):
 
     @property
     def mode(self) -> Parallelism:
-        """Section `parallelism`, as axes or `dp`. Call it only after the planner has replaced `auto`."""
+        """Value of the section `parallelism`: `Axes` or `Dp`. Call it only after the planner has replaced `Auto`."""
         assert not isinstance(self.parallelism, Auto)
         return self.parallelism
 

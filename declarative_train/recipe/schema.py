@@ -140,8 +140,8 @@ class _Definitions:
         return {"$ref": f"#/$defs/{name}"}
 
     def _inline(self, name: str, section: type[Section]) -> Schema:
-        """Add the definition of a section that has the keys of a component in its own mapping (as a loss term has), and
-        return a reference to it. `name`: name of the section.
+        """Add the definition of a section whose mapping also has the keys of a component (a loss term, for example, has
+        the keys of its loss), and return a reference to it. `name`: name of the section.
         """
         assert section.inline is not None
         own = self.model(section)
@@ -183,8 +183,8 @@ class _Definitions:
     def _by_key(self, name: str, key: str, branches: Schema, about: Schema, others: Schema) -> None:
         """Add `$defs/NAME`: a mapping in which the value of `key` selects a schema from `branches`.
 
-        `about`: {description} of the mapping. `others`: schema of further values that `key` may have. For such a value,
-        the other keys of the mapping are not restricted.
+        `about`: {"description": text about the mapping}, or {}. `others`: schema of values that `key` may have in
+        addition to the names in `branches`. For such a value, the other keys of the mapping are not restricted.
         """
         tests: list[Schema] = []
         default = branches.get("tensor")

@@ -71,8 +71,8 @@ class Sectioning:
 
     @property
     def is_part(self) -> bool:
-        """True if missing keys may be in other files. This is so for a fragment, if a file could not be read, and if
-        `extends` is misspelt.
+        """True if keys that are missing may be in other files: the recipe is a fragment, a file could not be read, or
+        the key `extends` is misspelt.
         """
         said = self.tree.get("fragment")
         if isinstance(said, Scalar) and said.value is True:
@@ -378,8 +378,8 @@ def _keys(node: Node | None) -> list[str]:
 
 
 def _paths(scope: Scope) -> Iterator[str]:
-    """Yield the path of every node in a graph and in its blocks. For a copy of a `repeat`, also yield the path without
-    the number of the copy.
+    """Yield the path of every node in a graph and in its blocks. For a copy of a `repeat` (`layers.3`), also yield the
+    path without the index of the copy (`layers`).
     """
     for node in scope.nodes:
         yield node.path

@@ -67,8 +67,8 @@ def overlay(key: str, node: Node) -> Mapping:
 
 
 def one_at_a_time(recipe: Recipe) -> Iterator[tuple[SweepChoice, Node]]:
-    """Yield (setting, value) for each value with which a setting is checked. Settings are varied one by one, so that
-    not all combinations need to be tried.
+    """Yield (setting of the sweep, value) for each value that lint checks. Only one setting differs from the recipe at
+    a time, so that not all combinations of values need to be checked.
     """
     for choice in choices(recipe):
         yield from ((choice, node) for node in choice.samples())

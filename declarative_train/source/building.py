@@ -50,9 +50,9 @@ class Stop(Exception):  # noqa: N818 (not an error: the mistake is reported alre
 
 
 class _OpenCollection:
-    """Mapping or list whose end has not been read yet. `start`, `place`: offset, and (line, column), of its first
-    character. `known`: how many diagnostics and how many nodes existed when it began; stored as `mistakes` and
-    `first_node`.
+    """Mapping or list whose end has not been read yet. `start`: offset of its first character; `place`: line and column
+    of this character. `known`: how many diagnostics and how many nodes there were when it began; they become `mistakes`
+    and `first_node`.
     """
 
     __slots__ = (

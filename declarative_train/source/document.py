@@ -42,9 +42,10 @@ class Document(NamedTuple):
     """Merged recipe, before its templates are rendered. `complete` is False if a base or a `--with` file could not be
     read. Checks then do not report missing values, because that file may have them.
 
-    `base_orders`: {path of a mapping: its keys in the order of the first file}, for each mapping whose keys later files
-    changed. The first file is the merged `extends`, or the recipe if it extends nothing. `base_orders` shows where a
-    later file inserts a node between two others, which changes the default input of the second (docs/decisions.md, Q3).
+    `base_orders`: {path of a mapping: its keys in the base recipe}, for each mapping in which a later file adds,
+    removes or reorders keys. (For a recipe without `extends`, the base is the recipe itself, which `--with` and `--set`
+    change.) It is needed for graphs: a node that is inserted between two others changes the default input of the second
+    one (docs/decisions.md, Q3).
     """
 
     path: str
@@ -59,5 +60,6 @@ class Document(NamedTuple):
         return find(self.root, path)
 
     def texts(self) -> MappingABC[str, str]:
-        """Return {path of a file, as spans give it: its text}. For a `--set` option, both are the option."""
+        """Return {path: text} of all files. A `--set` option also has an entry, because spans give the option as the
+        path: {option: option}."""
         return {file.path: file.text for file in self.files} | {option: option for option in self.overrides}

@@ -28,9 +28,9 @@ KEY_WITHOUT_SPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*:[^\s:/\\].*")  # `epochs
 _PAIRS = {"[": "]", "{": "}", "(": ")"}
 
 
-def entry(line: str) -> tuple[str, str, int, str]:
-    """Return the parts of a line: (indentation with dashes, key, column offset of the value, value without a
-    comment)."""
+def split_line(line: str) -> tuple[str, str, int, str]:
+    """Split a line. Return (indentation with the dashes of list items, key, column offset of the value, value without a
+    comment); the key is "" if there is none."""
     found = _ENTRY.match(line)
     assert found is not None, "every part of the pattern is optional"
     return found["lead"], found["key"] or "", found.start("value"), without_comment(found["value"])

@@ -34,10 +34,10 @@ def _no_default(path: Path) -> str | None:
     return None
 
 
-def _is_another_form(base: Mapping, over: Mapping) -> bool:
-    """Return whether one of two mappings has the short form of an entry (`loss`), and the other has the long form
-    (`losses`) without that entry. Return False if `over` has only nulls: they remove keys, and do not replace the
-    mapping.
+def _replaces(base: Mapping, over: Mapping) -> bool:
+    """Return whether `over` replaces `base` instead of being merged into it: one of the two was written in the short
+    form of a single entry (`loss` for `losses: {loss: ...}`), and `base` has an entry that `over` lacks. False if
+    `over` has only nulls: they remove keys, and do not replace the mapping.
     """
     if not (base.alone or over.alone) or all(is_null(entry.value) for entry in over.entries):
         return False
@@ -56,11 +56,18 @@ class MergeRules(NamedTuple):
     """Functions and tables for merging that depend on the recipe language. The package `recipe` provides them.
 
     `normalise(path, node)` returns the long form of the value at a path. It is called from the root down for every
-    value outside lists, to the depth `depth`. `exclusive`: sets of paths of sibling keys that remove each other; `*`
-    matches any name. `default_type(path)` returns the `type` of a mapping that has none (a field without `type` is a
-    `tensor`), or None. `opened(path, word, over)` is called if the mapping `over` is merged over a single word. It
-    returns the mapping that the word is short for, or None. `foreign(root)` returns the diagnostic for a file that is
-    not a recipe, or None. That diagnostic is then the only one.
+    value outside lists, to the depth `depth`.
+
+    `exclusive`: sets of paths. The paths of a set are keys of the same mapping, of which a later one removes the
+    others; `*` matches any name.
+
+    `default_type(path)` returns the `type` of a mapping that has none (a field without `type` is a `tensor`), or None.
+
+    `opened(path, word, over)` returns the mapping that `word`, a value of the base, is short for, or None. It is called
+    if a later file has the mapping `over` there.
+
+    `foreign(root)` returns the diagnostic for a file that is not a recipe, or None. That diagnostic is then the only
+    one.
     """
 
     normalise: Callable[[Path, Node], Node] = _keep
@@ -137,7 +144,7 @@ class Merger:
             if self._another_type(path, base, over):
                 kind = over.get("type")
                 self.dropped.append(Dropped(path, base.span, over.span if kind is None else kind.span, "another type"))
-            elif _is_another_form(base, over):
+            elif _replaces(base, over):
                 self.dropped.append(Dropped(path, base.span, over.span, "alternative"))
             else:
                 return self._mapping(path, base, over)

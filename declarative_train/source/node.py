@@ -75,7 +75,7 @@ class Entry(NamedTuple):
 
 class Mapping:
     """Mapping of keys to nodes. `alone`: the mapping was written in the short form of a single entry (`loss: ...` for
-    `losses: {loss: ...}`). When files are merged, the short and the long form remove each other (`source/merge.py`).
+    `losses: {loss: ...}`). When files are merged, it may replace the entries of an earlier file (`source/merge.py`).
     `is_plain`: True if the mapping is known to contain no template and no null at any depth, so that it need not be
     searched; False means unknown."""
 
@@ -150,8 +150,8 @@ def find(root: Node, path: Path) -> Node | None:
 
 
 def scalars(node: Node, *, plain: bool = True) -> Iterator[Scalar]:
-    """Yield every scalar in a node (itself or nested), in the order of the text. With `plain=False`, skip lists and
-    mappings that are known to contain neither a null nor a template."""
+    """Yield every scalar in a node (itself or nested), in the order of the text. `plain=False`: skip lists and mappings
+    that are marked `is_plain`, because no scalar in them is a null or a template."""
     waiting = [node]
     while waiting:
         each = waiting.pop()

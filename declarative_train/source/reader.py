@@ -34,8 +34,9 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_file(path: str, role: str) -> tuple[SourceFile | None, list[Diagnostic]]:
-    """Read the text of a file. `role`: the role of the file in the recipe (recipe, base, with or block). Return the
-    file, or None if its bytes cannot be a recipe, and diagnostics. Raises OSError if the file cannot be opened."""
+    """Read a file of a recipe, without parsing it. Return the file and diagnostics. The file is None if it is of
+    another kind (such as a table), too large, or UTF-16. `role`: its role in the recipe (recipe, base, with or block).
+    Raises OSError if it cannot be opened."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise OSError(0, "it is not an ordinary file")  # reading a pipe or a device might never end
     with open(path, "rb") as file:
@@ -98,8 +99,8 @@ PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_text(path: str, text: str) -> tuple[Mapping | None, list[Diagnostic]]:
-    """Parse a file. Return its mapping (None if the text is not a mapping), and diagnostics. `path`: the path that
-    spans get."""
+    """Parse the text of a file. Return its mapping (None if the text is not a mapping), and diagnostics. `path`: the
+    path of the file, for the spans of all nodes."""
     node, diagnostics = read_value(path, text, num_marks(text))
     if isinstance(node, Mapping) or (diagnostics and node is None):
         return node, diagnostics

@@ -79,7 +79,7 @@ class _Explainer:
         self.number, self.column = lines.place(at)
         self.line = lines.line(self.number)
         self.start = lines.starts[self.number - 1]
-        self.lead, self.key, offset, self.value = lexing.entry(self.line)
+        self.lead, self.key, offset, self.value = lexing.split_line(self.line)
         self.value_start = self.start + offset
         self.value_end = self.value_start + len(self.value)
         self.character = lines.text[at : at + 1]
@@ -133,8 +133,8 @@ class _Explainer:
         return self._plain()
 
     def _false_space(self) -> Explanation | None:
-        """Look in this line and the line above for a character that only looks like a space; return None if there is
-        none."""
+        """Return the explanation if this line or the line above has a character that only looks like a space; else
+        None."""
         for number in (self.number, self.number - 1):
             found = _FALSE_SPACE.search(lexing.without_comment(self.lines.line(number)))
             if found is not None and '"' not in found.string and "'" not in found.string:
@@ -189,7 +189,7 @@ class _Explainer:
         """Return (start, end) of the value that must be quoted because of the template at `begin` to `end` of a line.
         None if the value is a plain text, in which a template needs no quotes.
         """
-        _, _, offset, value = lexing.entry(line)
+        _, _, offset, value = lexing.split_line(line)
         if value[:2] == "{{" and begin == offset:
             return offset, offset + len(value)
         if value[:1] not in ("[", "{"):
@@ -247,7 +247,8 @@ class _Explainer:
         )
 
     def _colon(self) -> Explanation:
-        """Explain a `: ` where no key is allowed: the second one of a line, or below a key that has a value already."""
+        """Return the explanation of a `: ` where no key is allowed: the second one of a line, or below a key that has a
+        value already."""
         first_colon = self.start + len(self.lead) + len(self.key)
         if self.key and self.at > first_colon + 1:
             return self._quote_value("contains `: `")
@@ -256,7 +257,7 @@ class _Explainer:
         if above is None:
             return self._plain()
         text = self.lines.line(above)
-        lead, key, _, value = lexing.entry(text)
+        lead, key, _, value = lexing.split_line(text)
         place = self.lines.starts[above - 1] + len(lead)
         if not key and lexing.KEY_WITHOUT_SPACE.fullmatch(value):
             return Explanation(missing_space(self._span(place, place + len(value)), value))
@@ -267,7 +268,8 @@ class _Explainer:
         return Explanation(below_a_value(name, self.key, self._span(place, end), shown))
 
     def _no_colon(self) -> Explanation:
-        """Explain a line without `: ` among keys and values. The parser reports the position of the next key."""
+        """Return the explanation of a line without `: ` among the entries of a mapping. The parser reports the position
+        of the next key, and the start of the wrong line as `opened`."""
         start = self.at if self.opened is None else self.opened
         number, column = self.lines.place(start)
         text = lexing.without_comment(self.lines.line(number)[column - 1 :])
@@ -279,7 +281,8 @@ class _Explainer:
         return Explanation(missing_colon(span, text))
 
     def _after_value(self) -> Explanation:
-        """Explain text after a value, where the mapping or list should continue or end."""
+        """Return the explanation of a syntax error at text that follows a complete value. There the next entry of the
+        mapping or list should begin, or the mapping or list should end."""
         blank = len(self.line) - len(self.line.lstrip())
         if self.column - 1 <= blank:
             return self._indentation()
@@ -312,7 +315,7 @@ class _Explainer:
         for number in range(self.number - 1, 0, -1):
             if not self._content(number):
                 continue
-            lead, key, _, value = lexing.entry(self.lines.line(number))
+            lead, key, _, value = lexing.split_line(self.lines.line(number))
             indent = len(lead) - len(lead.lstrip())
             if indent < limit:
                 if "-" in lead and len(lead) < limit:

@@ -98,9 +98,11 @@ class Run:
             return open_trained(self.folder, plugins=plugins)
 
     def module(self, *, device: str = "cpu") -> nn.Module:
-        """Return the trained model on a device, in evaluation mode, with the parameter names of the recipe. The model
-        takes the converted fields, by position, and returns a tuple of the values that losses and metrics read, in the
-        order of `Trained.plan.graph`. Raises DtrainError.
+        """Return the trained model on a device, in evaluation mode, with the parameter names of the recipe.
+
+        The inputs of the model are the fields that `Trained.plan.graph.inputs` names, by position, as tensors after
+        conversion. It returns a tuple with the values of `Trained.plan.graph.outputs`, which the losses and metrics
+        read. Raises DtrainError.
         """
         with _convert_errors():
             return self.trained().module(device)
@@ -115,8 +117,8 @@ class Run:
         device: str = "auto",
         ranks: int = 1,
     ) -> Table:
-        """Apply the model to new rows, as `dtrain predict` does. Return a table of class names and probabilities, or of
-        numbers in the unit of their column.
+        """Apply the model to new rows, as `dtrain predict` does. Return a table. For a target of classes, it has class
+        names and probabilities; for other targets, numbers in the unit of the target's column.
 
         `rows`: a pandas DataFrame or Series (one row), a pyarrow Table, a mapping of columns, a list of rows, or the
         path of a file (csv, jsonl, parquet, npy). `outputs`: nodes whose outputs are returned unchanged, such as an

@@ -120,7 +120,7 @@ def text(comparison: Comparison) -> str:
 
 
 def letter_of(at: int) -> str:
-    """Return the letter that tables use for run number `at` (from 0): A, B, ... Z, A1, B1, ..."""
+    """Return the letter that tables use for the run with the index `at` (from 0): A, B, ... Z, A1, B1, ..."""
     return f"{chr(ord('A') + at % 26)}{at // 26 or ''}"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative_train.app.api.compiling import CompileResult, texts_of
-from declarative_train.app.compile import add_recipe_arguments, is_missing, load_recipe, report
+from declarative_train.app.compile import add_recipe_arguments, load_recipe, report, report_missing
 from declarative_train.app.printing import print_error, print_text
 from declarative_train.app.views.table import table, terminal_width
 from declarative_train.core.packs import Command, find_packs, hooks
@@ -58,13 +58,13 @@ def run(args: argparse.Namespace) -> int:
     if args.what in modules:
         code: int = modules[args.what].run(args)
         return code
-    return report_data(args, _show)
+    return report_data_errors(args, _show)
 
 
-def report_data(args: argparse.Namespace, act: Callable[[argparse.Namespace], int]) -> int:
-    """Call `act`, which reads the data of a recipe, and return its exit code. If it raises an error about the data,
-    print the error."""
-    if is_missing(args.recipe):
+def report_data_errors(args: argparse.Namespace, act: Callable[[argparse.Namespace], int]) -> int:
+    """Call `act`, which reads the data of a recipe, and return its exit code. If there is no recipe, print that and
+    return 2. If `act` raises an error about the data, or cannot write a file, print the error and return 3."""
+    if report_missing(args.recipe):
         return 2
     from declarative_train.data.field_reader import BadSampleError
     from declarative_train.data.spec import DataError

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative_train.app.api.compiling import STDIN_NAME, Linted, lint_recipe
-from declarative_train.app.compile import STDIN, add_override_arguments, is_missing, overrides_of
+from declarative_train.app.compile import STDIN, add_override_arguments, overrides_of, report_missing
 from declarative_train.app.printing import print_text
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.diagnostics.render import FORMATS, Selection, render
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     files, num_skipped = recipe_files(args.paths)
-    missing = [path for path in files if is_missing(path)]
+    missing = [path for path in files if report_missing(path)]
     if missing:
         return 2
     if not files:
@@ -153,7 +153,8 @@ def lint_all(
 
 
 def lint(path: str, stdin: str | None, args: argparse.Namespace, edited: Mapping[str, str] | None = None) -> Linted:
-    """Lint one recipe; with `--static`, without torch and the data. `stdin`, `edited`: as for `lint_all`."""
+    """Lint one recipe; with `--static`, without torch and the data. `stdin`: text of the recipe if `path` is `-`.
+    `edited`: {path: content}, used in place of files on disk."""
     name, texts = path, edited
     if path == STDIN and stdin is not None:
         name, texts = STDIN_NAME, {STDIN_NAME: stdin, **(edited or {})}

@@ -13,10 +13,10 @@ from declarative_train.app.api.compiling import CompileResult, texts_of
 from declarative_train.app.compile import (
     add_recipe_arguments,
     compile_recipe,
-    is_missing,
     load_recipe,
     read_saved_plan,
     report,
+    report_missing,
 )
 from declarative_train.app.printing import print_text
 from declarative_train.plan.plan import Plan
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
-    if is_missing(args.recipe):
+    if report_missing(args.recipe):
         return None, 2
     if args.recipe.endswith(".json"):
         if args.for_ is not None:
@@ -125,7 +125,7 @@ def scale(args: argparse.Namespace) -> int:
     several nodes. Return the exit code."""
     from declarative_train.planner.text.estimate import ScalingRow, describe_scale, scale_data
 
-    if is_missing(args.recipe):
+    if report_missing(args.recipe):
         return 2
     if args.recipe.endswith(".json") or args.diff is not None or args.output is not None:
         print(

@@ -14,9 +14,9 @@ from declarative_train.app.compile import (
     STDIN,
     add_recipe_arguments,
     compile_recipe,
-    is_missing,
     read_saved_plan,
     report,
+    report_missing,
 )
 from declarative_train.app.numbers import positive
 from declarative_train.app.printing import print_text
@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def train(as_json: bool, plan: Plan | None, code: int, how: dict[str, Any]) -> int:
-    """Run the plan, print the result (`as_json`: as JSON), and return the exit code. If `plan` is None, only return
-    `code`. `how`: arguments of `launch`."""
+    """Run the plan, print the result (`as_json`: as JSON), and return the exit code. If `plan` is None, nothing is run
+    and the exit code is `code`. `how`: arguments of `run/launch.py` `launch`."""
     run_dir = None
     if plan is not None:
         from declarative_train.run.launch import launch
@@ -92,8 +92,8 @@ def run_node(
     args: argparse.Namespace, seat: Seat, compiled: Callable[[], tuple[Plan | None, int]], how: dict[str, Any]
 ) -> int:
     """Do the part of a run on several nodes (machines) that belongs to this node, and return the exit code. Node 0
-    calls `compiled`, which returns the plan and an exit code, and sends the plan to the others. `seat`: number of this
-    node and address of node 0. `how`: arguments of `launch`."""
+    calls `compiled`, which returns the plan (None: do not run) and an exit code, and sends the plan to the other nodes.
+    `seat`: index of this node and address of node 0. `how`: arguments of `launch`."""
     from declarative_train.engine.failures import RunFailure
     from declarative_train.run.agent import follow, open_head
     from declarative_train.run.signals import EXIT_FAILED
@@ -150,7 +150,7 @@ def plan_to_run(args: argparse.Namespace) -> tuple[Plan | None, int]:
 
 def compile_or_report(args: argparse.Namespace) -> tuple[Plan | None, int]:
     """Return (plan, 0), or print what is wrong and return (None, exit code)."""
-    if is_missing(args.recipe):
+    if report_missing(args.recipe):
         return None, 2
     if args.recipe.endswith(".json"):
         return read_saved_plan(args)

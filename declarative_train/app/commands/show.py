@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from declarative_train.app.api.compiling import CompileResult, read_recipe, texts_of
-from declarative_train.app.compile import add_recipe_arguments, compile_recipe, is_missing, load_recipe, report
+from declarative_train.app.compile import add_recipe_arguments, compile_recipe, load_recipe, report, report_missing
 from declarative_train.app.printing import print_text
 from declarative_train.app.views.graph import HEAD, graph_rows, graph_table
 from declarative_train.core.machine import own_version
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if is_missing(args.recipe):
+    if report_missing(args.recipe):
         return 2
     if args.graph:
         compiled = compile_recipe(args, plugins=args.plugins)
@@ -67,9 +67,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explicit_text(path: str, recipe: Recipe) -> str:
-    """Return the recipe with all defaults written out. If lint has warnings about this text, such as a default that
-    has no effect, a comment at its top makes lint ignore them. Comments at the end show the formulas of
-    `formula_lines`."""
+    """Return the recipe with all defaults written out. If lint has warnings about this text, such as a default that has
+    no effect, a comment at its top makes lint ignore them. Comments at its end show the expressions in shipped blocks
+    (`formula_lines`)."""
     from declarative_train.recipe.explicit import make_explicit  # only needed here
 
     head = f"# {path} with all defaults of dtrain {own_version()} written out.\n"

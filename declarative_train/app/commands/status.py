@@ -45,7 +45,7 @@ def status(record: Record, now_s: float) -> dict[str, Any]:
     current time in Unix seconds."""
     from declarative_train.core.names import EVENTS
 
-    started, step, saved, warnings = read_story(Path(record.folder) / EVENTS)
+    started, step, saved, warnings = read_sessions(Path(record.folder) / EVENTS)
     step_s = step.get("step_s")
     is_running = record.state == "running"
     left = record.num_steps - record.step
@@ -75,9 +75,9 @@ def status(record: Record, now_s: float) -> dict[str, Any]:
 Entry = dict[str, Any]
 
 
-def read_story(path: Path) -> tuple[list[Entry], Entry, Entry, list[Entry]]:
-    """Read the events of a run. Return (starts of its sessions, last logging step, last checkpoint, warnings of the
-    last session). The lines of other events are not parsed."""
+def read_sessions(path: Path) -> tuple[list[Entry], Entry, Entry, list[Entry]]:
+    """Read the file `path` of a run's events, in all its sessions (a session is one start of the run). Return (first
+    events of the sessions, last logging step, last checkpoint, warnings of the last session)."""
     kept: dict[str, list[bytes]] = {"RunStarted": [], "StepDone": [], "CheckpointSaved": [], "Notice": []}
     try:
         with open(path, "rb") as file:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from declarative_train.app.compile import add_recipe_arguments, compile_recipe, is_missing, report
+from declarative_train.app.compile import add_recipe_arguments, compile_recipe, report, report_missing
 from declarative_train.app.printing import print_error, print_text
 from declarative_train.app.views.data_flow import flow
 from declarative_train.app.views.epoch_table import chart, epochs_table
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
             print("dtrain: a run is shown as it was; --with and --set need a recipe", file=sys.stderr)
             return 2
         return trace_row(args.recipe, args.plugins) if args.values else trace_run(Path(args.recipe))
-    if is_missing(args.recipe):
+    if report_missing(args.recipe):
         return 2
     compiled = compile_recipe(args, plugins=args.plugins)
     report(compiled)

@@ -67,8 +67,8 @@ def is_run(folder: str) -> bool:
 
 
 def read_record(folder: str) -> Record | None:
-    """Return the record of a run's folder; None if the folder is not a run. Without `run.json`, the record is read from
-    the events and has no settings."""
+    """Return the record of a run's folder; None if the folder is not a run. Without `run.json`, what is known is read
+    from the events or the plan."""
     if not is_run(folder):
         return None
     about = read_run(folder)
@@ -195,8 +195,8 @@ def _state(folder: str, ended: Entry | None) -> tuple[State, str]:
 
 
 def _about_older(folder: str, started: Entry) -> Entry:
-    """Return facts about a run that has no `run.json`. They come from `started`, its first event, or from its plan if
-    `started` is {}. The result is {} if it has neither.
+    """Return {name: value} of what `run.json` would say about a run that has no such file. The values come from
+    `started`, the first event of the run, or from its plan if `started` is {}. The result is {} if it has neither.
     """
     if started:
         known = {key: started.get(key) for key in ("name", "mode", "num_ranks", "num_steps")}
@@ -218,7 +218,7 @@ _RECIPE_KEYS = {"seed": "seed", "optimizer": "training.optimizer.type", "lr_sche
 
 def checkpoints_of(folder: str) -> tuple[str | None, str | None]:
     """Return (path of the last checkpoint of a run, path of its best checkpoint), according to their manifests. A path
-    is None if there is no such checkpoint.
+    is None if there is no such checkpoint or the checkpoints cannot be reached.
     """
     try:
         found, _ = CheckpointStore(checkpoints_root(folder)).entries()

@@ -52,14 +52,14 @@ def what_differs(records: Sequence[Record]) -> dict[str, str]:
         keys = find_differing(settings) or ["parallelism"]
         names = shorten_names(keys)
         for record, own in zip(group, settings, strict=True):
-            words = [own_word(names[key], own[key]) for key in keys if key in own]
+            words = [short_setting(names[key], own[key]) for key in keys if key in own]
             more = f" +{len(words) - MOST_SETTINGS}" if len(words) > MOST_SETTINGS else ""
             found[record.folder] = " ".join(words[:MOST_SETTINGS]) + more
     return found
 
 
-def own_word(name: str, value: object) -> str:
-    """Return a setting as short text, `name=value`; for the mode, only the value."""
+def short_setting(name: str, value: object) -> str:
+    """Return a setting as short text, `name=value`; for the setting `mode` only the value."""
     text = format_value(value)
     text = text if len(text) <= 24 else f"{text[:21]}..."
     return text if name == "mode" else f"{name}={text.replace(' ', '_')}"
@@ -72,11 +72,11 @@ def with_mode(record: Record) -> Settings:
 
 
 def metric_columns(records: Sequence[Record], wanted: Sequence[str] = ()) -> list[str]:
-    """Return the names of the metric columns of a table: all of `wanted`, then other values, up to MOST_METRICS
-    columns.
+    """Return the names of the metric columns of a table: all of `wanted`, then names of other values, up to
+    MOST_METRICS columns.
 
-    The other values are sorted. First come values that are present in at least half of the runs. Among these, the order
-    is: test, best values, other sets, training; within a set, metrics come before losses.
+    Values that at least half of the runs have come before the others. Within these two groups the order is: test set,
+    best values, other sets, training set; within a set, metrics come before losses.
     """
     counts: dict[str, int] = {}
     for record in records:

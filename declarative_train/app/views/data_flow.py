@@ -69,9 +69,9 @@ def data_rows(plan: Plan) -> list[Row]:
 
 
 def slice_rows(plan: Plan) -> list[Row]:
-    """Return the rows that show how a batch is divided: into chunks of gradient accumulation, into slices (one for each
-    data-parallel rank), and into microbatches. A pipeline has no chunks: accumulation increases its number of
-    microbatches.
+    """Return the rows of the table that show how a batch is divided: into chunks of gradient accumulation, into slices
+    (one for each data-parallel rank), and into microbatches. A pipeline has no chunks: accumulation increases its
+    number of microbatches.
     """
     batch, pipeline = plan.batch, plan.layout.pipeline
     found: list[Row] = []
@@ -151,7 +151,7 @@ def gradient_rows(plan: Plan) -> list[Row]:
     rows = batch.microbatch_size * layout.num_copies
     terms = ", ".join(term.name for term in plan.objective.terms)
     found: list[Row] = [("loss", outputs_text(plan, rows), loss_text(plan), terms, loss_place(plan))]
-    numbers = trained_numbers_text(plan)
+    numbers = trained_count_text(plan)
     size = batch.data_parallel_size
     among = "the ranks of a stage" if layout.pipeline is not None else f"{size} ranks"
     if layout.pipeline is not None:
@@ -169,8 +169,8 @@ def gradient_rows(plan: Plan) -> list[Row]:
     return found + update_rows(plan)
 
 
-def trained_numbers_text(plan: Plan) -> str:
-    """Return the number of trained parameter elements as text; in a pipeline, for each stage."""
+def trained_count_text(plan: Plan) -> str:
+    """Return how many parameter elements are trained, as text; in a pipeline, how many in each stage."""
     learned = [parameter for parameter in plan.parameters if not parameter.frozen and parameter.tie is None]
     pipeline = plan.layout.pipeline
     if pipeline is None:
@@ -187,7 +187,7 @@ def update_rows(plan: Plan) -> list[Row]:
     groups = groups_of(plan)
     how, done = describe_update(plan), f"step 1 of {plan.training.num_steps:,} done"
     if len(groups) == 1:
-        return [("update", trained_numbers_text(plan), f"{update_in_words(groups[0])}{how}", done, update_place(plan))]
+        return [("update", trained_count_text(plan), f"{update_in_words(groups[0])}{how}", done, update_place(plan))]
     return [
         (
             "update",
@@ -234,7 +234,7 @@ def layers_table(plan: Plan, width: int | None) -> str:
     for node in graph.nodes:
         before = ", ".join(shape(graph.spec(edge), rows) for edge in node.inputs.values())
         after = ", ".join(shape(spec, rows) for spec in node.outputs.values())
-        found.append((node.name, inside(node), before, after, parameters_below(plan, node.name), holder(plan, node)))
+        found.append((node.name, node_text(node), before, after, parameters_below(plan, node.name), holder(plan, node)))
     return table(("node", "type", "in", "out", "parameters", "where"), found, right=(4,), width=width)
 
 
@@ -242,8 +242,9 @@ def open_graph(plan: Plan) -> Graph:
     return open_blocks(plan.graph, plan.layout.units)
 
 
-def inside(node: Node) -> str:
-    """Return a text that says what a node of the graph computes; for a block, with the nodes in it."""
+def node_text(node: Node) -> str:
+    """Return what a node of the graph computes, as text: the type of a layer, an expression, or the name of a block
+    with the types of the nodes in it."""
     if node.graph is None:
         return kind(node)
     parts = [kind(part) for part in node.graph.nodes if part.kind != "expression"]
@@ -265,7 +266,8 @@ def shape(spec: TensorSpec, rows: int) -> str:
 
 
 def shapes(plan: Plan, rows: int, times: int = 1) -> str:
-    """Return the shape of every field for `rows` rows, as text. `times`: number of slices of this size."""
+    """Return the name of every field with its shape for a batch of `rows` rows, as text. `times`: how many batches of
+    this size there are."""
     found = "; ".join(f"{field.name} ({shape(field.tensor, rows)})" for field in plan.data.fields)
     return several(found, times)
 

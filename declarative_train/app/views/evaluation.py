@@ -32,8 +32,8 @@ def evaluation_text(found: EvaluationResult, width: int | None) -> str:
     return "\n\n".join(parts)
 
 
-def number(value: float) -> str:
-    """Return a number as text. Large numbers get fewer decimals, because they are usually prices and similar, not
+def format_number(value: float) -> str:
+    """Return a value as text. Values from 10,000 get fewer decimals, because they are usually prices and similar, not
     losses."""
     return f"{value:,.1f}" if 1e4 <= abs(value) < 1e12 else four_decimals(value)
 
@@ -42,14 +42,14 @@ def _metrics(found: EvaluationResult) -> str:
     rows = []
     for name, value in found.values.items():
         logged = found.logged.get(name)
-        rows.append((name, number(value), "" if logged is None else number(logged)))
+        rows.append((name, format_number(value), "" if logged is None else format_number(logged)))
     if not any(row[2] for row in rows):
         return table(("metric", "value"), [row[:2] for row in rows], right=(1,))
     return table(("metric", "value", "logged by the run"), rows, right=(1, 2))
 
 
 def _report(report: Report, width: int) -> Iterator[str]:
-    listed = "  ".join(f"{name} {number(value)}" for name, value in report.metrics.items())
+    listed = "  ".join(f"{name} {format_number(value)}" for name, value in report.metrics.items())
     yield f"{report.name} ({_KINDS[report.kind]})\n  {_wrap(listed, width)}"
     if report.classes:
         yield _classes(report)
@@ -57,7 +57,7 @@ def _report(report: Report, width: int) -> Iterator[str]:
         yield _confusion(report, width)
     if report.residuals:
         header = tuple(report.residuals)
-        row = tuple(number(value) for value in report.residuals.values())
+        row = tuple(format_number(value) for value in report.residuals.values())
         yield "residuals (predicted - target), by the share of samples below\n" + table(
             header, [row], right=range(len(header))
         )
@@ -87,13 +87,19 @@ def _classes(report: Report) -> str:
     chosen = sorted(report.classes, key=lambda each: -each.support)[:MOST_CLASSES]
     shown = [each for each in report.classes if each in chosen] if len(report.classes) <= MOST_CLASSES else chosen
     rows: list[tuple[str, ...]] = [
-        (_cut(each.name, 24), number(each.precision), number(each.recall), number(each.f1), f"{each.support:,}")
+        (
+            _cut(each.name, 24),
+            format_number(each.precision),
+            format_number(each.recall),
+            format_number(each.f1),
+            f"{each.support:,}",
+        )
         for each in shown
     ]
     header: tuple[str, ...] = ("class", "precision", "recall", "f1", "support")
     if any(each.average_precision is not None for each in shown):
         header = (*header, "average precision")
-        averages = ["-" if each.average_precision is None else number(each.average_precision) for each in shown]
+        averages = ["-" if each.average_precision is None else format_number(each.average_precision) for each in shown]
         rows = [(*row, average) for row, average in zip(rows, averages, strict=True)]
     text = table(header, rows, right=(1, 2, 3, 4, 5))
     more = len(report.classes) - len(shown)
@@ -136,14 +142,14 @@ def _worst(report: Report, width: int) -> str:
 def _worst_row(each: WorstSample) -> tuple[str, ...]:
     values = ", ".join(f"{name} {_plain(value)}" for name, value in each.row.items())
     where = each.place.partition(" of ")[0]
-    probability = "" if each.probability is None else number(each.probability)
-    return where, number(each.loss), _plain(each.target), _plain(each.predicted), probability, values
+    probability = "" if each.probability is None else format_number(each.probability)
+    return where, format_number(each.loss), _plain(each.target), _plain(each.predicted), probability, values
 
 
 def _plain(value: object) -> str:
     if value is None:
         return ""
-    return number(value) if isinstance(value, float) else str(value)
+    return format_number(value) if isinstance(value, float) else str(value)
 
 
 def _cut(text: str, most: int) -> str:

@@ -48,8 +48,8 @@ def _parts(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[st
         title += "; a run draws other random numbers"
     outputs = ("where", "sample", *step.parts[0].fields, *plan.graph.outputs)
     rows = [
-        (place, f"{sample:,}", *(_numbers(each[row], SHOWN_OF_ROW) for each in part.fields.values()),
-         *(_numbers(part.values[name][row], SHOWN_OF_ROW) for name in plan.graph.outputs))
+        (place, f"{sample:,}", *(_format_values(each[row], SHOWN_OF_ROW) for each in part.fields.values()),
+         *(_format_values(part.values[name][row], SHOWN_OF_ROW) for name in plan.graph.outputs))
         for place, part in zip(places, step.parts, strict=True)
         for row, sample in enumerate(part.samples[: step.rows])
     ]  # fmt: skip
@@ -62,8 +62,8 @@ def _parts(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[st
 
 
 def part_places(plan: Plan) -> list[str]:
-    """Return the names of the places that compute the parts of a batch, one name for each part: a rank, several ranks,
-    or a device.
+    """Return who computes each part of a batch, as text: the name of a device or a rank, or of several ranks that share
+    the part. A batch has one part for each data-parallel rank.
     """
     layout, count = plan.layout, plan.batch.data_parallel_size
     if layout.is_one_process:
@@ -85,7 +85,8 @@ def _wires(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[st
     assert pipeline is not None
     rows = [
         (f"stage {stage} -> {stage + 1}", f"{holders(plan, stage)} -> {holders(plan, stage + 1)}", name,
-         *(_numbers(each[name][0], SHOWN_OF_ROW) if name in each else "-" for each in (part.values, part.returned)))
+         *(_format_values(each[name][0], SHOWN_OF_ROW) if name in each else "-"
+           for each in (part.values, part.returned)))
         for part in step.parts[:1]
         for stage, names in enumerate(pipeline.wires)
         for name in names
@@ -127,8 +128,8 @@ def _gradients(plan: Plan, step: RankedStep, places: Sequence[str], width: int |
     rows = []
     for name in step.shown:
         for place, part in zip(places, step.parts, strict=True):
-            rows.append((name, place, _numbers(part.gradients[name])))
-        rows.append((name, together, _numbers(step.combine(name, mean=together == "mean"))))
+            rows.append((name, place, _format_values(part.gradients[name])))
+        rows.append((name, together, _format_values(step.combine(name, mean=together == "mean"))))
     yield fit_lines(title, width), table(("parameter", "where", "gradient"), rows, width=width)
 
 
@@ -148,9 +149,9 @@ def _update(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[s
         for where, at in _shards(plan, index, step.before[name]):
             label = name if at is ... else f"{name}[{at.start}:{at.stop}]"
             before, after = step.before[name][at], step.after[name][at]
-            rows.append((label, where, "gradient", _numbers(step.gradients[name][at])))
-            rows += [("", "", "before", _numbers(before)), ("", "", "change", _numbers(after - before))]
-            rows.append(("", "", "after", _numbers(after)))
+            rows.append((label, where, "gradient", _format_values(step.gradients[name][at])))
+            rows += [("", "", "before", _format_values(before)), ("", "", "change", _format_values(after - before))]
+            rows.append(("", "", "after", _format_values(after)))
     yield fit_lines(title, width), table(("parameter", "where", "", "numbers"), rows, width=width, longest_word=24)
 
 
@@ -158,8 +159,8 @@ def _shards(plan: Plan, index: int, parameter: torch.Tensor) -> Iterator[tuple[s
     """Yield (names of ranks, the slice of `parameter` that these ranks update); the slice is `...` if they update all
     of it.
 
-    `index`: number of the parameter's pipeline stage; 0 without a pipeline. Slices are of the first dimension, in equal
-    sizes except the last, as torch shards it.
+    `index`: index of the pipeline stage that has the parameter; 0 without a pipeline. Slices are of the first
+    dimension, in equal sizes except the last, as torch shards it.
     """
     layout = plan.layout
     if layout.pipeline is not None:
@@ -173,8 +174,8 @@ def _shards(plan: Plan, index: int, parameter: torch.Tensor) -> Iterator[tuple[s
             yield list_numbers(plan, ranks), slice(start, start + len(part))
 
 
-def _numbers(values: torch.Tensor, most: int = SHOWN) -> str:
-    """Return the first `most` values of a tensor with four digits, as text."""
+def _format_values(values: torch.Tensor, most: int = SHOWN) -> str:
+    """Return the first `most` values of a tensor as text, with four digits each."""
     flat = values.detach().flatten()
     shown = " ".join(f"{value:.4g}" if isinstance(value, float) else f"{value:d}" for value in flat[:most].tolist())
     return shown + (" ..." if flat.numel() > most else "")

@@ -67,7 +67,7 @@ def trace_values(trained: Trained, width: int | None) -> str:
         found = dict(zip(network.outputs, (each[0].float().numpy() for each in network.module(*given)), strict=True))
     header: tuple[str, ...] = ("node", "type", "shape", "gives")
     rows: list[tuple[str, ...]] = [
-        (node.name, kind(node), _shape(found[node.name]), numbers(found[node.name])) for node in nodes
+        (node.name, kind(node), _shape(found[node.name]), format_values(found[node.name])) for node in nodes
     ]
     if plan.layout.num_devices > 1:  # an evaluation of the run divides the nodes over them
         header = (*header, "where")
@@ -125,7 +125,7 @@ def _divide_rows(trained: Trained, chosen: PreparedSet, width: int | None) -> li
     joined = (torch.cat(parts).float().numpy() for parts in zip(*slices, strict=True))
     values = made | dict(zip(network.outputs, joined, strict=True))
     rows = [
-        (places[row // per], str(row + 1), numbers(values[term.input][row]),
+        (places[row // per], str(row + 1), format_values(values[term.input][row]),
          _prediction(trained, term, values[term.input][row], values[term.target or ""][row]))
         for term in terms[:1]
         for row in range(count)
@@ -142,8 +142,8 @@ def _place(chosen: PreparedSet, sample: int) -> str:
 
 
 def _row(chosen: PreparedSet, sample: int) -> int:
-    """Return the number of the table's row from which a sample is made; if the sample is a window of rows, the number
-    of its first row. `chosen`: the set of the sample."""
+    """Return the index of the table's row from which a sample is made; if the sample is a window of rows, the index of
+    its first row. `chosen`: the set that has the sample. `sample`: index of the sample in the set."""
     places = np.asarray([sample])
     if chosen.windows is not None:
         places = chosen.windows.starts(places)
@@ -153,21 +153,26 @@ def _row(chosen: PreparedSet, sample: int) -> int:
 def _field_rows(
     data: DataSpec, chosen: PreparedSet, sample: int, made: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (name, values of its columns, conversion, result) of each field for one sample, as text. `chosen`,
-    `sample`: the set, and the sample's number in the set. `made`: the converted values by field.
+    """Yield (name, values of its columns, conversion, result) of each field for one sample, as text. `chosen`: the set
+    that has the sample. `sample`: index of the sample in the set. `made`: {field: converted values}.
     """
     row = np.asarray([_row(chosen, sample)])
     known = {field.name for field in data.fields}
     for field in data.fields:
         whole, _, output = field.name.rpartition(".")
         if whole in known and field.component.get("output") == output:
-            yield field.name, f"as {whole}", _how(field), f"{_shape(made[field.name])} {numbers(made[field.name])}"
+            yield (
+                field.name,
+                f"as {whole}",
+                _how(field),
+                f"{_shape(made[field.name])} {format_values(made[field.name])}",
+            )
             continue
         shown = [name for name in field.columns if name in chosen.table.columns][:MOST_COLUMNS]
         read = chosen.table.read(shown, row)
         words = ", ".join(f"{name} {_raw(read[name][0])}" for name in shown)
         more = f" and {len(field.columns) - len(shown)} more" if len(field.columns) > len(shown) else ""
-        yield field.name, words + more, _how(field), f"{_shape(made[field.name])} {numbers(made[field.name])}"
+        yield field.name, words + more, _how(field), f"{_shape(made[field.name])} {format_values(made[field.name])}"
 
 
 def _fields_table(rows: Sequence[tuple[str, str, str, str]], width: int | None) -> str:
@@ -175,7 +180,7 @@ def _fields_table(rows: Sequence[tuple[str, str, str, str]], width: int | None) 
 
 
 def _how(field: FieldSpec) -> str:
-    """Return the type of a field as text, followed by its keys that change how values are converted."""
+    """Return the type of a field as text, followed by its keys that change how values are converted, such as `scale`."""
     said = FIELDS.read(field.component).as_data(defaults=False)
     keys = [f"{key} {said[key]}" for key in ("missing", "scale", "normalize", "unknown") if key in said]
     return ", ".join([str(field.component["type"]), *keys])
@@ -187,7 +192,7 @@ def _raw(value: Any) -> str:
     if isinstance(value, bytes):
         return f"a file of {format_count(len(value), 'byte')}"
     if isinstance(value, np.ndarray) and value.ndim:
-        return numbers(value)
+        return format_values(value)
     return (
         f"{value:g}" if isinstance(value, float | np.floating) else " ".join(str(value).split())
     )  # an integer keeps all digits, because it may be an id
@@ -197,8 +202,8 @@ def _shape(values: np.ndarray) -> str:
     return f"({', '.join(map(str, values.shape))})"
 
 
-def numbers(values: np.ndarray) -> str:
-    """Return the first values of an array as text, in row-major order."""
+def format_values(values: np.ndarray) -> str:
+    """Return the first MOST_NUMBERS values of an array as text, in row-major order."""
     flat = np.ravel(values)
     shown = " ".join(f"{value:.4g}" if type(value) is float else f"{value:d}" for value in flat[:MOST_NUMBERS].tolist())
     return shown + (" ..." if flat.size > MOST_NUMBERS else "")
@@ -224,12 +229,14 @@ def _prediction(trained: Trained, term: TermPlan, said: np.ndarray, right: np.nd
             f"predicted {_class(best, names)} with probability {shares[best]:.3f}; target {_class(int(right), names)}"
         )
     if kind_of_loss == "bce_with_logits":
-        return f"predicted true with probability {numbers(1 / (1 + np.exp(-said)))}; target {numbers(right)}"
+        return (
+            f"predicted true with probability {format_values(1 / (1 + np.exp(-said)))}; target {format_values(right)}"
+        )
     unit = trained.unit(term.target or "") if term.target in trained.fields else None
     if unit is not None and said.shape == right.shape:
         back = [each * np.asarray(unit.multiply) + np.asarray(unit.add) for each in (said, right)]
-        return f"predicted {numbers(back[0])}; target {numbers(back[1])}, in the unit of the column"
-    return f"predicted {numbers(said)}; target {numbers(right)}"
+        return f"predicted {format_values(back[0])}; target {format_values(back[1])}, in the unit of the column"
+    return f"predicted {format_values(said)}; target {format_values(right)}"
 
 
 def _class(number: int, names: Sequence[str] | None) -> str:

@@ -62,9 +62,9 @@ def _list_names(parameters: Sequence[str]) -> set[str]:
 def newest_run(span: Span, path: str) -> Diagnostic:
     """newest-run (U003)
 
-    Finds: `model.weights` that names the folder of a run on another machine. Such weights are valid, but cannot be
-           checked here.
-    Why:   shapes, statistics and class numbers are checked when the run starts.
+    Finds: a path in `model.weights` that names the folder of a run on another machine, such as a URL. Such weights are
+           valid, but cannot be read for the checks before a run.
+    Why:   their shapes, statistics and class numbers are checked only when the run starts.
     Diff:
         model:
     -     weights: s3://bucket/runs/digits

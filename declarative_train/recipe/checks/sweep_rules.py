@@ -25,8 +25,9 @@ _RANGE = ("low", "high", "log", "step")
 def sweep_key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
     """sweep-key-without-effect (K010)
 
-    Finds: a key of `sweep` that has no effect for the sweep's type, or a sweep without `trials` that needs it.
-    Why:   a grid runs every combination of values. The other types need the number of points, `trials`.
+    Finds: a key of `sweep` that has no effect for the sweep's type, or a sweep of a type that needs `trials` but does
+           not set it.
+    Why:   a grid runs every combination of values. The other types need to know how many points to try, `trials`.
     Bad:
         sweep: {type: grid, trials: 10, over: {training.optimizer.lr: [0.1, 0.01]}}
     Good:

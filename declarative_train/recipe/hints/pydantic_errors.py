@@ -55,10 +55,13 @@ _BOUNDS = {
 class _Problem(NamedTuple):
     """Error of pydantic with its place in the recipe.
 
-    `node`: the deepest YAML node on the way to the value, usually the value itself. `path`: the keys from the mapping
-    that was validated to this node. `rest`: the parts of pydantic's location below this node. `union`, `branch`: only
-    if the value may have several forms (a pydantic union); the path of the value, and the form to which this error
-    belongs.
+    pydantic gives the location of a value as a list of keys and indices. `node`: the YAML node to which the location
+    leads; if a part of it is missing in the recipe, the last node before this part. `path`: keys and indices from the
+    mapping that was validated to `node`. `rest`: the parts of the location that the recipe does not have, such as a
+    missing key.
+
+    `union`, `branch`: only for a value that may have several forms (a pydantic union). `union`: the path of this value.
+    `branch`: the form to which this error belongs.
     """
 
     error: Any
@@ -72,9 +75,10 @@ class _Problem(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Arguments of `validate.validate` that messages need. `node`: the mapping. `where`: its name in messages.
-    `extra_known`: keys to suggest in addition to those of `model`. `elsewhere`: function (unknown key, most similar
-    allowed key or None) that returns a hint, or None.
+    """Arguments of `recipe/validate.py` `validate` that messages need. `node`: the mapping. `where`: its name in
+    messages. `model`: the pydantic class that it should fit. `extra_known`: keys to suggest for an unknown key, in
+    addition to the fields of `model`. `elsewhere`: function (unknown key, most similar allowed key or None) that
+    returns where the key belongs, or None.
     """
 
     node: Mapping
@@ -144,11 +148,11 @@ def _place(error: Any, root: Mapping, place: Span) -> _Problem:
 
 
 def _choose(problems: list[_Problem]) -> list[_Problem | list[_Problem]]:
-    """Return one item for each mistake: an error, or a list of errors.
+    """Return the errors to report, one item for each mistake. An item is an error or a list of errors.
 
-    If a value may have several forms, pydantic gives errors for each form. The result has those of the form with the
-    fewest errors inside the value. If the value has none of the forms (text for a number or a list), the item is the
-    list of all its errors.
+    pydantic reports a value that may have several forms once for each form. If the value has some of these forms, but
+    with errors inside it, only the errors of the form with the fewest are returned. If the value has none of the forms
+    (text for a number or a list), the item is a list: for each form, the error about the value itself.
     """
     chosen: list[_Problem | list[_Problem]] = []
     unions: dict[tuple[str | int, ...], list[_Problem]] = {}

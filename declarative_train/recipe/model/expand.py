@@ -108,7 +108,7 @@ def expand(
     spans = fields if isinstance(fields, MappingABC) else {}
     frame = _GraphFrame(graph, Surroundings(tuple(fields), input_spans=spans, field_outputs=field_outputs or {}), names)
     wiring = expander.wire_up(frame)
-    outputs, wrong = _outputs(wiring, objective or ())
+    outputs, wrong = _find_outputs(wiring, objective or ())
     used = None if wrong or objective is None else [edge.name for edge in outputs.values()]
     scope = expander.build(frame, wiring, outputs, used, "the objective")
     diagnostics = [*expander.diagnostics, *(problem for problem in wrong if problem is not None)]
@@ -122,12 +122,12 @@ def expand(
     return Expanded(whole._replace(units=units_of(whole)), rules, tuple(library.files.values()), wiring), diagnostics
 
 
-def _outputs(
+def _find_outputs(
     wiring: Wiring, objective: Collection[tuple[str, Span]]
 ) -> tuple[dict[str, Edge], list[Diagnostic | None]]:
-    """Return ({text: reference} for the objective's references to nodes, an item for each wrong reference). The item is
-    its error, or None if the error is already reported. `objective`: (text, span) of each reference.
-    """
+    """Find the nodes to which the objective refers. Return {text: reference} of the correct references, and a list with
+    an item for each wrong one: its error, or None if the error is already reported. A reference to a whole field is in
+    neither. `objective`: (text, span) of each reference."""
     outputs: dict[str, Edge] = {}
     wrong: list[Diagnostic | None] = []
     for text, span in objective:
@@ -319,10 +319,9 @@ class _Expander:
 
     def _name_param(self, written: Mapping, field: str, span: Span) -> str | None:
         """Return the block parameter that sets the key `field` of a node in a shipped block; None if there is not
-        exactly one. `written`: the keys of the node before rendering. `span`: span in the recipe of the value of
-        `field`. Several parameters have this span if they come from a published model; then the result is the one that
-        the key's template reads.
-        """
+        exactly one. `written`: the keys of the node before rendering. `span`: where the recipe writes the value of
+        `field`. All parameters that are read from a published model have the same span; then the result is the one that
+        the template of `field` reads."""
         names = self._given.get(span, ())
         if len(names) > 1:
             entry = written.entry(field)
@@ -332,8 +331,8 @@ class _Expander:
 
     def _open(self, draft: BlockDraft, fields: Mapping, bound: frozenset[str], frame: _GraphFrame) -> Scope | None:
         """Return the expanded graph of the block that is the `type` of a node; None if it has an error. `draft`: the
-        node. `fields`: the node's keys for the block, rendered. `bound`: names of the block's inputs that the node
-        connects. `frame`: the graph that contains the node.
+        node. `fields`: the node's keys that belong to the block, with templates rendered. `bound`: names of the block's
+        inputs that the node connects. `frame`: the graph that contains the node.
         """
         block, at = draft.block, draft.type_span
         shipped = block.file is not None

@@ -14,10 +14,11 @@ Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a g
 
 
 def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
-    """Return the graph with the path of every node set, and the entries `parameters` of its blocks, inner blocks first.
+    """Return a copy of the graph in which every node has its path, and the entries `parameters` of the blocks in the
+    graph. Entries of a block inside another block come before those of the outer one.
 
-    The path of a node is `prefix` followed by its name. `opened` describes the block of each inner graph: the key is
-    the `id()` of the graph, the value (definition of the block, variables of its templates).
+    The path of a node is `prefix` followed by its name. `opened`: for the graph of each block, {`id()` of the graph:
+    (definition of the block, variables of its templates)}.
     """
     nodes: list[ModelNode] = []
     rules: list[BlockRules] = []

@@ -1,7 +1,8 @@
 """Warnings for nodes whose default input changed. A node without `input` reads the node above it, which a derived
 recipe can change by adding or removing a node.
 
-The merged recipe is valid (docs/decisions.md, Q3), but probably not what the user means, so both nodes are reported.
+The merged recipe is valid (docs/decisions.md, Q3), but probably not what the user means. Each warning names the node
+that was read in the base recipe and the one that is read now.
 """
 
 from __future__ import annotations

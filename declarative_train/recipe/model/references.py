@@ -1,5 +1,5 @@
-"""References to nodes: the texts in `input` and `inputs` of a node, such as `encoder.hidden`. A node connects them to
-its inputs, which are also called ports.
+"""References to nodes: the texts in `input` and `inputs` of a node, such as `encoder.hidden`. Each reference is
+connected to an input (a port) of the node.
 """
 
 from __future__ import annotations

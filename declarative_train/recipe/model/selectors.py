@@ -89,9 +89,10 @@ class ParameterRule(NamedTuple):
     """Entry of `model.parameters`: a selector and its settings.
 
     `prefix`: path of the node whose block defines the entry; "" for an entry of the recipe itself. `by_index`: the
-    settings as written, if a template in them reads `index`, else None; they are rendered with `templates` and `names`
-    for each copy. `may_miss`: whether the selector may match nothing, as in a shipped block. `only`: the keys that
-    apply; None: all. `added`: components of plugins. `paths`: resolves paths in the settings.
+    settings as written, if a template in them reads `index` (the index of a `repeat` copy), else None; `templates`
+    renders them for each copy, with the variables `names`. `may_miss`: whether the selector may match nothing, as in a
+    shipped block. `only`: the keys of the settings that apply; None: all. `added`: components of plugins. `paths`:
+    makes paths in the settings absolute.
     """
 
     selector: str
@@ -219,9 +220,9 @@ def _uses_index(node: Node) -> bool:
 
 
 def _index(place: re.Match[str]) -> int | None:
-    """Return the number of the `repeat` copy that contains a parameter; None if there is none. `place`: the match of a
-    selector with the name of the parameter. The number is the last one in the part that the selector describes, else
-    the one directly after this part.
+    """Return the index of the `repeat` copy in which a parameter is, which is a number in the parameter's name; None if
+    there is none. `place`: match of a selector with this name. If the matched part has several numbers, the last one
+    counts; if it has none, a number directly after it.
     """
     passed = [part for part in place["body"].split(".") if part.isdigit()]
     behind = place["below"].split(".")[1:2]
@@ -242,7 +243,8 @@ def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
 
 
 def check_rules(rules: Iterable[ParameterRule], names: Iterable[str]) -> Iterator[Diagnostic]:
-    """Yield an error for each entry whose selector matches no parameter, and the errors of settings that read `index`.
+    """Yield an error for each entry whose selector matches no parameter, and for each entry whose settings are wrong
+    for a copy of a `repeat` (they read `index`, so they are rendered only now).
 
     `names`: names of all parameters. If a block is used several times, `rules` has its entries several times; it is
     enough if one of them matches.

@@ -81,8 +81,9 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BlockNode(_Node):
-    """Block in a graph, with a graph of its own (`scope`). `params`: values of its parameters, only for a shipped
-    block. `published`: None if no published models have the structure of the block.
+    """Node whose type is a block. `scope`: the graph inside, with its own nodes. `params`: values of its parameters,
+    only for a shipped block. `published`: the published model (such as a llama) to which the block corresponds, else
+    None.
     """
 
     block: str

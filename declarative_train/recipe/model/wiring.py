@@ -1,6 +1,7 @@
 """Wiring of one graph: which node reads which, an order of the nodes, and diagnostics of unused nodes.
 
-A wire names a value: `name` is an input of the graph, `node:output` an output of a node (`layers.3:output` of a copy).
+A wire names a value: `name` is an input of the graph, `node:output` an output of a node. If the node is a copy of a
+`repeat`, its index is a part of the name: `layers.3:output`.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ from declarative_train.recipe.model.tree import Wire
 class Surroundings(NamedTuple):
     """Names outside a graph to which its nodes can refer.
 
-    `inputs`: fields of the data or, inside a block, inputs of the block. `open_inputs`: those inputs of the block that
-    the node with the block does not connect. `block`: name of the block; "" for the model. `input_spans`: {input: span
-    of its name}. `field_outputs`: {field: its outputs} for the fields with several outputs.
+    `inputs`: for the graph of the model, the fields of the data; for that of a block, the inputs of the block.
+    `open_inputs`: inputs of the block that are not connected where the block is used. `block`: name of the block; ""
+    for the model. `input_spans`: {input: span of its name}. `field_outputs`: {field: names of its outputs}, only for
+    fields with several outputs.
     """
 
     inputs: tuple[str, ...]
@@ -167,7 +169,7 @@ class Wiring:
 
         for draft in self.drafts.values():
             if isinstance(draft, LayerDraft | ReuseDraft) and counts_only(draft):
-                self.edges[draft.name] = self._bind(draft, self._samples())
+                self.edges[draft.name] = self._bind(draft, self._find_counted())
 
     def _edges(self, draft: NodeDraft, above: Edge | None) -> dict[str, Edge | None]:
         if isinstance(draft, ExpressionDraft):
@@ -183,10 +185,10 @@ class Wiring:
         # The names of the inputs are unknown, so the references are numbered.
         return {str(i): edge for i, edge in enumerate(draft.wanted.edges or [above])}
 
-    def _samples(self) -> Edge | None:
-        """Return the default reference for nodes that use only the number of samples of their input; None if the graph
-        has no input. In a block, the reference is its first input. In the model, it is the first field that a layer or
-        block reads, else the first field.
+    def _find_counted(self) -> Edge | None:
+        """Return the reference that a node gets by default if it uses only the number of samples of its input, not the
+        values. None if the graph has no input. In a block it is the first input. In the model it is the first field
+        that a layer or block reads, else the first field.
         """
         read = [
             edge.name
@@ -237,9 +239,9 @@ class Wiring:
         return self._check_open(self.drafts[reader], key, edge)
 
     def _check_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
-        """Check a reference of the node `reader` to an input of the block that is not connected. It is correct if the
-        node's input `key` is optional, or if the node is switched off or has errors. Otherwise report an error and
-        return False.
+        """Check the reference `edge` of the node `reader` to an input of the block that is not connected where the
+        block is used. Return True if it is allowed: the node's input `key` is optional, or the node is switched off or
+        has errors. Otherwise report an error and return False.
         """
         port = next((port for port in reader.ports if port.name == key), None)
         if reader.is_off or isinstance(reader, BrokenDraft) or (port is not None and port.optional):

@@ -89,7 +89,8 @@ class ContextAxis(Section):
 
 
 class Axes(Section):
-    """Axes of parallelism, with one rank per device. A recipe without axes runs one process on one device."""
+    """Axes of parallelism. Each device has one rank, which has a position on every axis. A recipe without axes runs one
+    process on one device."""
 
     data: DataAxes | None = None
     """The axes whose ranks process different rows of a batch."""
@@ -120,7 +121,8 @@ class Axes(Section):
 
     @property
     def word(self) -> str | None:
-        """Word of the section `parallelism` that means exactly these axes; None if no word does."""
+        """Word that means exactly these axes when it is the value of `parallelism`, such as `fsdp`; None if no word
+        does."""
         return self.mode if self == of_word(self.mode) else None
 
     def with_defaults(self) -> Self:
@@ -169,7 +171,7 @@ class Axes(Section):
 
     @property
     def _num_inner(self) -> int:
-        """Number of ranks that process the same rows of a batch."""
+        """Number of ranks that process the same rows of a batch: the product of the axes `context` and `tensor`."""
         return prod(axis.size for axis in (self.context, self.tensor) if axis is not None)
 
     def multiply_sizes(self) -> int:
@@ -185,9 +187,11 @@ class Axes(Section):
     def mesh(self, num_gpus: int) -> Mesh | None:
         """Return the mesh for a number of GPUs; None if the sizes of the axes do not fit this number.
 
-        The axes are ordered from the outermost to the innermost, by the traffic between their ranks: stages of the
-        pipeline (least), replicas, shards, experts, context, tensor (most). Some axes of one rank are left out: an axis
-        of size `all` if there is an axis besides the data axes, and `replicate` if there is an axis `shard`.
+        The axes are ordered by the traffic between their ranks. The outermost has the least: stages of the pipeline,
+        then replicas, shards, experts, context, and innermost tensor.
+
+        An axis with only one rank is left out in two cases: its size is `all`, and there is an axis that is not a data
+        axis; or it is `replicate`, and there is an axis `shard`.
         """
         if self.mode == "single":
             return ()

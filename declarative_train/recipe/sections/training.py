@@ -14,8 +14,8 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class LrScheduleSection(Section):
-    """Learning-rate schedule: a factor on the learning rate of every parameter group, including `warmup`. Keys other
-    than those below belong to its `type`.
+    """Learning-rate schedule: in each step, the learning rate of every parameter group is multiplied by a factor. The
+    key `warmup` is a part of it. Keys other than those below belong to its `type`.
     """
 
     inline: ClassVar[str | None] = "component"

@@ -16,8 +16,8 @@ from declarative_train.source.node import Entry
 def missing_base(span: Span, typed: str, path: str, reason: str, siblings: Iterable[str]) -> Diagnostic:
     """missing-base (M001)
 
-    Finds: an `extends` or a `--with` that names a file which does not exist, cannot be read, or, outside the folder
-           tree of the recipe, is not a recipe.
+    Finds: an `extends` or a `--with` that names a file which does not exist or cannot be read. Also an `extends` that
+           names a file outside the folder tree of the recipe (see M004) which is not a recipe.
     Why:   the settings of that file would be missing from the recipe.
     Bad:
         # file: recipe.yaml

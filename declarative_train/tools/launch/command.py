@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from declarative_train.app.compile import add_recipe_arguments, compile_recipe, is_missing, report
+from declarative_train.app.compile import add_recipe_arguments, compile_recipe, report, report_missing
 from declarative_train.app.numbers import positive
 from declarative_train.app.printing import print_text
 from declarative_train.core.duration import parse_duration
@@ -57,7 +57,7 @@ def minutes(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     from declarative_train.tools.launch.needs import needs_of
 
-    if is_missing(args.recipe):
+    if report_missing(args.recipe):
         return 2
     if args.sweep and not ENGINES[args.to].sweeps:
         print(f"dtrain: a sweep cannot be written for {args.to}; help: use slurm or kubernetes", file=sys.stderr)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from declarative_train.app.api.compiling import CompileResult, compile_loaded
-from declarative_train.app.compile import add_recipe_arguments, is_missing, load_recipe, report
+from declarative_train.app.compile import add_recipe_arguments, load_recipe, report, report_missing
 from declarative_train.app.numbers import positive
 from declarative_train.app.printing import print_text
 
@@ -50,7 +50,7 @@ def jobs(text: str) -> int | None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if is_missing(args.recipe):
+    if report_missing(args.recipe):
         return 2
     base = compile_loaded(load_recipe(args, plugins=True))
     recipe = base.loaded.recipe

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from declarative_train.app.commands.data import describe_data, report_data
+from declarative_train.app.commands.data import describe_data, report_data_errors
 from declarative_train.app.printing import print_text
 
 
@@ -19,7 +19,7 @@ def misuse(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return report_data(args, _index)
+    return report_data_errors(args, _index)
 
 
 def _index(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative_train.app.api.compiling import CompileResult, texts_of
-from declarative_train.app.compile import is_missing, load_recipe, report
+from declarative_train.app.compile import load_recipe, report, report_missing
 from declarative_train.app.numbers import positive
 from declarative_train.app.printing import print_text
 from declarative_train.core.amounts import format_count
@@ -101,7 +101,7 @@ class _Texts:
             self.sources = _files([args.recipe, *args.more])
         elif args.more:
             print("dtrain: give a recipe, or text files", file=sys.stderr)
-        elif not is_missing(args.recipe):
+        elif not report_missing(args.recipe):
             loaded = load_recipe(args, plugins=args.plugins)
             report(CompileResult(loaded, None, tuple(loaded.diagnostics), texts_of(loaded)))
             self.code = 1
