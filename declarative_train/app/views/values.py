@@ -180,7 +180,7 @@ def _fields_table(rows: Sequence[tuple[str, str, str, str]], width: int | None) 
 
 
 def _how(field: FieldSpec) -> str:
-    """Return the type of a field as text, followed by its keys that change how values are converted, such as `scale`."""
+    """Return the type of a field as text, then its keys that change how values are converted, such as `scale`."""
     said = FIELDS.read(field.component).as_data(defaults=False)
     keys = [f"{key} {said[key]}" for key in ("missing", "scale", "normalize", "unknown") if key in said]
     return ", ".join([str(field.component["type"]), *keys])
