@@ -62,8 +62,8 @@ class Driver(Protocol):
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
         """Run forward and backward of the chunks of step number `step`; gradients accumulate in the parameters. Return
-        for each chunk the sums of the L loss terms. `factors`: numbers by which the terms are multiplied before they
-        are added to the loss."""
+        for each chunk (the rows of one forward) the sums of the L loss terms. `factors`: numbers by which the terms are
+        multiplied before they are added to the loss."""
 
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
         """Run the forward of a batch without gradients. Return all values that losses and metrics read, by name; None
@@ -71,7 +71,7 @@ class Driver(Protocol):
 
 
 class DirectDriver:
-    """Driver that calls the model for each chunk, without a pipeline."""
+    """Driver that calls the model for each chunk (the rows of one forward), without a pipeline."""
 
     buffers: Sequence[torch.Tensor] = ()
 

@@ -65,8 +65,8 @@ class Refused(Exception):  # noqa: N818 (as above)
 
 class Agent:
     """Agent of one node. `exchange`: function that sends the agent's status to the coordinator and returns its order.
-    `fetch`: function that returns the assignment of a round, given its number. `where`: address and port of the
-    key-value store, as the ranks of this node reach it."""
+    `fetch`: function that returns the assignment of a round (a start of all ranks), given its number. `where`: address
+    and port of the key-value store, as the ranks of this node reach it."""
 
     def __init__(
         self,
@@ -85,7 +85,8 @@ class Agent:
         self.watch = StopRequest(on_first=self._stop, on_second=self._kill)
 
     def run(self) -> int:
-        """Start the ranks in each round until the run is over, and return the run's exit code. Raises HeadLost."""
+        """Start the ranks in each round (a start of all ranks) until the run is over, and return the run's exit code.
+        Raises HeadLost."""
         while True:
             order = self._look()
             if order.do == "exit":
@@ -138,7 +139,8 @@ class Agent:
         self._order, self._looked_s = Order("wait"), 0.0
 
     def _run_round(self, assignment: Assignment) -> None:
-        """Run this node's ranks in one round until they end, and put the result into the status."""
+        """Run this node's ranks in one round (a start of all ranks) until they end, and put the result into the
+        status."""
         job = assignment.job
         self._saves, self.max_restarts = False, job.plan.layout.max_restarts
         for name, value in assignment.taken:

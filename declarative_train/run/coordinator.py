@@ -156,9 +156,9 @@ class Coordinator:
         ]
 
     def _gather(self, now_s: float) -> None:
-        """Begin a round if enough nodes are present. If the recipe gives a range of nodes, first wait a moment for more
-        nodes. End the run if a stop was requested, or if the recipe has no plan for as many nodes as are present or
-        fewer."""
+        """Begin a round (a start of all ranks) if enough nodes are present. If the recipe gives a range of nodes, first
+        wait a moment for more nodes. End the run if a stop was requested, or if the recipe has no plan for as many
+        nodes as are present or fewer."""
         present = self._present(now_s)
         if present[0].status.asked_by is not None:
             self._stop_waiting()
@@ -206,7 +206,8 @@ class Coordinator:
         self.finish(code, [unsaved_message("while it waited for other nodes", loses=False), *hint])
 
     def _results(self) -> dict[Place, NodeResult]:
-        """Return a dict from nodes to how this round ended on them, for the nodes that have reported this."""
+        """Return a dict from nodes to how this round (a start of all ranks) ended on them, for the nodes that have
+        reported this."""
         found = {}
         for place in self._places:
             seen = self._seen.get(place.node)
@@ -217,8 +218,8 @@ class Coordinator:
         return found
 
     def _watch(self, now_s: float) -> None:
-        """End the round on all nodes if it ended on one node, if a node is lost, or if the ranks make no progress. If
-        more nodes can join, first order a checkpoint."""
+        """End the round (a start of all ranks) on all nodes if it ended on one node, if a node is lost, or if the ranks
+        make no progress. If more nodes can join, first order a checkpoint."""
         results = self._results()
         if len(results) == len(self._places):
             self._decide(results)
@@ -239,9 +240,9 @@ class Coordinator:
             self._end(now_s, "")
 
     def _check_progress(self, now_s: float) -> None:
-        """End the round if its ranks make no progress for too long, shortly before collectives reach their time limit.
-        Print a warning earlier. If a rank no longer writes heartbeats and the run may be restarted, end the round at
-        the time of the warning."""
+        """End the round (a start of all ranks) if its ranks make no progress for too long, shortly before collectives
+        reach their time limit. Print a warning earlier. If a rank no longer writes heartbeats and the run may be
+        restarted, end the round at the time of the warning."""
         assert self._job is not None
         for place in self._places:
             for beat in self._seen[place.node].status.beats:
@@ -288,8 +289,8 @@ class Coordinator:
         return {rank.rank: str(self._places[rank.node]) for rank in self._job.plan.layout.ranks}
 
     def _may_grow(self, now_s: float) -> bool:
-        """Return whether a round with more nodes is possible. More nodes must be present than the round uses, and it
-        must not be known already that the recipe has no plan for them."""
+        """Return whether a round (a start of all ranks) with more nodes is possible. More nodes must be present than
+        the round uses, and it must not be known already that the recipe has no plan for them."""
         present = self._present(now_s)
         most = min(len(present), self._session.num_nodes)
         is_settled = now_s > max(seen.since_s for seen in present) + SETTLE_S
@@ -298,7 +299,8 @@ class Coordinator:
         )
 
     def _order_save(self) -> None:
-        """Order the ranks to save a checkpoint and end the round, so that the next round can use more nodes."""
+        """Order the ranks to save a checkpoint and end the round (a start of all ranks), so that the next round can use
+        more nodes."""
         if self._order.do == "run":
             say(["dtrain: another node has joined: the run continues with it after a checkpoint"])
             self._send(replace(self._order, do="save"))
@@ -309,8 +311,8 @@ class Coordinator:
         return next((seen.status.asked_by for seen in self._seen.values() if seen.status.asked_by is not None), None)
 
     def _find_loss(self, place: Place, now_s: float) -> str | None:
-        """Return a sentence that says why a node of the round (`place`) is lost: it was restarted, has left, or no
-        longer answers. Return None if it is not lost."""
+        """Return a sentence that says why a node of the round (a start of all ranks) (`place`) is lost: it was
+        restarted, has left, or no longer answers. Return None if it is not lost."""
         seen = self._seen[place.node]
         if seen.status.agent != place.agent:
             return f"{place} was lost and has come back"
@@ -339,8 +341,8 @@ class Coordinator:
             self._decide(results)
 
     def _decide(self, results: dict[Place, NodeResult]) -> None:
-        """Decide what follows the round that has ended: the end of the run or another round. `results`: how it ended on
-        each node."""
+        """Decide what follows the round (a start of all ranks) that has ended: the end of the run or another round.
+        `results`: how it ended on each node."""
         assert self._job is not None
         self._keep_reports(results)
         of_rank_0 = results.get(self._places[0])

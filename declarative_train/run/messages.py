@@ -21,10 +21,10 @@ LOOK_S = 0.2  # between two exchanges of an agent and the coordinator
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """Result of a round on one node. `code`: exit code of its ranks, or None after a failure. `deaths`: a dict from
-    each failed rank to its exit code. `failures`: reports of the failures. `late`: why ranks that were asked to stop
-    did not save, or None. `waiting`: the files that ranks wrote because they waited too long for others, as a dict from
-    file name to content. `nodes`: a dict from each rank to a text that names its node."""
+    """Result of a round (a start of all ranks) on one node. `code`: exit code of its ranks, or None after a failure.
+    `deaths`: a dict from each failed rank to its exit code. `failures`: reports of the failures. `late`: why ranks that
+    were asked to stop did not save, or None. `waiting`: the files that ranks wrote because they waited too long for
+    others, as a dict from file name to content. `nodes`: a dict from each rank to a text that names its node."""
 
     code: int | None
     deaths: dict[int, int]
@@ -36,9 +36,10 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """State of an agent. `beat` counts the exchanges. `round`, `run`: number and folder of the last round in which it
-    took part. `result`: how that round ended on this node; None while its ranks work. `asked_by`: signal that asked the
-    agent to stop, or None. `beats`: newest heartbeats of its ranks. `has_left`: the agent is exiting."""
+    """State of an agent. `beat` counts the exchanges. `round`, `run`: number and folder of the last round (a start of
+    all ranks) in which it took part. `result`: how that round ended on this node; None while its ranks work.
+    `asked_by`: signal that asked the agent to stop, or None. `beats`: newest heartbeats of its ranks. `has_left`: the
+    agent is exiting."""
 
     agent: str
     node: int
@@ -75,7 +76,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Node that takes part in a round: its agent, node index and host."""
+    """Node that takes part in a round (a start of all ranks): its agent, node index and host."""
 
     agent: str
     node: int
@@ -87,8 +88,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Job of a round, and the nodes that take part in it (`places`), in the order of their ranks. `taken`: names and
-    values of the environment variables that the recipe uses, as on node 0."""
+    """Job of a round (a start of all ranks), and the nodes that take part in it (`places`), in the order of their
+    ranks. `taken`: names and values of the environment variables that the recipe uses, as on node 0."""
 
     number: int
     job: RankJob

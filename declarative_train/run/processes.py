@@ -72,9 +72,9 @@ QUIET_P2P = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # torch-fact
 
 @dataclass(frozen=True, slots=True)
 class NodeRanks:
-    """Ranks of one node in a round: `num_local` ranks, the first of which is rank `first`. `where`: address and port of
-    the store through which they connect. `scratch`: a folder on this machine for messages between the ranks and their
-    agent."""
+    """Ranks of one node in a round (a start of all ranks): `num_local` ranks, the first of which is rank `first`.
+    `where`: address and port of the store through which they connect. `scratch`: a folder on this machine for messages
+    between the ranks and their agent."""
 
     job: RankJob
     round: int
@@ -89,7 +89,7 @@ class NodeRanks:
 
 
 class RoundEnded(Exception):  # noqa: N818 (no failure of this process)
-    """Exception that ends the ranks of this node because the coordinator has ended the round."""
+    """Exception that ends the ranks of this node because the coordinator has ended the round (a start of all ranks)."""
 
 
 def launch_ranks(ranks: NodeRanks, look: Callable[[], None]) -> tuple[int | None, dict[int, int]]:
@@ -354,9 +354,9 @@ def read_outcome(scratch: Path) -> int | None:
 
 
 def explain_failure(job: RankJob, result: NodeResult, reason: str, *, asked_by: int | None) -> tuple[int, list[str]]:
-    """Return the exit code and the message, as lines, for a failed round. The message says which rank caused the
-    failure, and in which step. `reason`: why the coordinator ended the round, or "". `asked_by`: signal that asked the
-    run to stop, or None."""
+    """Return the exit code and the message, as lines, for a failed round (a start of all ranks). The message says which
+    rank caused the failure, and in which step. `reason`: why the coordinator ended the round, or "". `asked_by`: signal
+    that asked the run to stop, or None."""
     num_ranks = len(job.plan.layout.ranks)
     failures, deaths = result.failures, result.deaths
     culprits = [failure for failure in failures if not failure.is_peer_loss]

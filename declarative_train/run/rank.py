@@ -165,8 +165,8 @@ def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_
 def evaluation_batches(
     plan: Plan, engine: Engine, sets: Mapping[str, SampleSet], context: FailureContext
 ) -> Callable[[str], Iterable[Batch]]:
-    """Return a function that takes the name of a set and returns this rank's batches of it. `context.count` grows with
-    each batch, which shows that the rank makes progress."""
+    """Return a function that takes the name of a set and returns this rank's batches of the set. `context.count` grows
+    with each batch, which shows that the rank makes progress."""
 
     def batches(name: str) -> Iterable[Batch]:
         evaluation = plan.evaluation

@@ -89,7 +89,7 @@ class Session:
         return self._plans[num_nodes]
 
     def make_job(self, nodes: Sequence[NodeStatus]) -> RankJob:
-        """Return the job of the next round on these nodes. Raises RunFailure or OSError."""
+        """Return the job of the next round (a start of all ranks) on these nodes. Raises RunFailure or OSError."""
         plan = self._plan_for(len(nodes))
         assert plan is not None
         poorest = min(nodes, key=lambda node: node.num_gpus)
@@ -110,8 +110,8 @@ class Session:
         )
 
     def _keep_failures(self) -> None:
-        """Rename the folder with the failure reports of a failed round, because the reports of the next round have the
-        same names."""
+        """Rename the folder with the failure reports of a failed round (a start of all ranks), because the reports of
+        the next round have the same names."""
         if self.run_dir is not None and (found := self.run_dir / "failures").exists():
             with suppress(OSError):
                 found.rename(found.with_name(f"failures.{len(list(self.run_dir.glob('failures.*'))) + 1}"))
@@ -127,9 +127,9 @@ class Session:
             self._resume, self._folder = "auto", Path(run_dir)
 
     def restarts(self, job: RankJob, results: Iterable[NodeResult]) -> bool:
-        """Return whether the run starts again after a failed round, and count this restart. There may be `max_restarts`
-        of them in a row without a new checkpoint. There is none if a failure would happen again. `results`: how the
-        round ended on each node."""
+        """Return whether the run starts again after a failed round (a start of all ranks), and count this restart.
+        There may be `max_restarts` of them in a row without a new checkpoint. A failure that would happen again is
+        followed by none. `results`: how the round ended on each node."""
         most = self.plan.layout.max_restarts
         failures = [failure for result in results for failure in result.failures]
         if not most or any(failure.repeats for failure in failures):

@@ -164,8 +164,9 @@ class StopRequest:
         on_late()
 
     def _is_late(self, begun_s: float) -> bool:
-        """Return whether the time to stop is over. `begun_s`: time at which the first signal arrived. A save of a
-        checkpoint has a time limit of its own, and after it the time to stop begins again."""
+        """Return whether the time to stop is over. `begun_s`: time at which the first signal arrived. While a
+        checkpoint is being saved, the time limit `DTRAIN_SAVE_S` applies instead; when the save ends, the time to stop
+        begins again."""
         now_s, since_s = time.monotonic(), SAVING.since_s
         if self._is_finished:
             return False

@@ -143,8 +143,8 @@ def _exit_late(context: FailureContext, watch: StopRequest) -> None:
 
 
 def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
-    """Print which ranks do not answer. Of the ranks that wait for them, only the one with the lowest number prints.
-    `hosts`: the machine of each rank."""
+    """Print which ranks do not answer. Of the ranks that wait for them, only the lowest prints. `hosts`: the machine of
+    each rank."""
     failures = read_failures(job.failures_dir)
     is_shared = len(set(hosts)) == 1 or (job.plan.checkpoint is not None and job.place.elsewhere is None)
     if is_shared and failures and rank == min(failure.rank for failure in failures):

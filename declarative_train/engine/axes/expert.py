@@ -55,7 +55,7 @@ def replicate_all_but_experts(
     """Return the GradientSync of a model that has divided experts and is not sharded. Once per step it averages the
     gradients of experts over the copies of each expert, and all other gradients over all ranks with different rows.
     `built`: this rank's part of the model. `position`: this rank's position on the mesh. `runner`: runs forward and
-    backward of a chunk."""
+    backward of a chunk (the rows of one forward)."""
     dtype, data = reduce_dtype(plan.training), position.data
 
     def reduce(optimizers: Optimizers) -> None:

@@ -132,9 +132,9 @@ class PipelineDriver:
         return self._runner.forward_path.by_name(chunk, outputs)
 
     def _schedule_for(self, chunk: Chunk) -> Any:
-        """Return the schedule for the length of a chunk, which is the same on all ranks of the pipeline. torch's stages
-        have fixed shapes, so each length bucket has its own stages and schedule. Only the stages in use have receive
-        buffers."""
+        """Return the schedule for the length of a chunk (the rows of one forward), which is the same on all ranks of
+        the pipeline. torch's stages have fixed shapes, so each length bucket has its own stages and schedule. Only the
+        stages in use have receive buffers."""
         level = self._levels[chunk.tensors[self._length_name].shape[1]] if self._length_name else 0
         if level != self._level:
             for stage in self._stages.get(self._level, ()):

@@ -37,7 +37,7 @@ NO_BUFFERS: dict[str, Any] = {
 def replicate(plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRunner) -> GradientSync:
     """Return the GradientSync that averages gradients over copies of the model, or of the stages of a pipeline.
     `built`: this rank's part of the model. `position`: this rank's position on the mesh. `runner`: runs forward and
-    backward of a chunk."""
+    backward of a chunk (the rows of one forward)."""
     dtype = reduce_dtype(plan.training)
     if plan.layout.pipeline is not None:
 
@@ -83,12 +83,12 @@ def average_in_bf16(ranks, bucket):  # type: ignore[no-untyped-def]  # torch com
 
 
 def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
-    """Run a backward of zeros before the first step, so that all steps sum gradients in the same order, also in a
-    resumed run.
+    """Run a backward before the first step in which all gradients are 0. After it, all steps sum gradients in the same
+    order, also in a resumed run.
 
     torch reorders its buckets of gradients after the first backward. The position of a gradient in a bucket decides in
-    which order three or more ranks are summed. In the backward of zeros the last parameter's gradient comes first,
-    roughly as in a real backward."""
+    which order three or more ranks are summed. In this backward the last parameter's gradient comes first, roughly as
+    in a real one."""
     model = wrapped.module
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     forward, model.forward = model.forward, lambda zero: torch.stack([item.sum() for item in trained]).sum() * zero

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 def shard(plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRunner) -> GradientSync:
     """Shard the model in place, and return its GradientSync. `built`: this rank's part of the model, on the meta
-    device. `position`: this rank's position on the mesh. `runner`: runs forward and backward of a chunk."""
+    device. `position`: this rank's position on the mesh. `runner`: runs forward and backward of a chunk (the rows of
+    one forward)."""
     own_axes = tuple(axis for axis in DATA_AXES if plan.layout.has(axis) and axis != "expert")
     mesh = position.mesh[own_axes] if position.mesh_with_experts is None else position.mesh_with_experts
     sharding, policy = plan.layout.sharding, shard_policy(plan.training)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def make_replicas(plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRunner) -> GradientSync:
     """Create a copy of the model (replica) on each device of the plan, and return the GradientSync that runs the
     replicas. The replicas become `built.modules`. Evaluations use the first one, which has the running statistics.
-    `runner`: runs forward and backward of a chunk."""
+    `runner`: runs forward and backward of a chunk (the rows of one forward)."""
     layout, device = plan.layout, runner.device
     runner.groups.microbatch_size = plan.batch.microbatch_size * layout.num_copies
     devices = [device] * layout.num_copies

@@ -291,12 +291,13 @@ def find_cause(error: CheckpointException, alone: bool) -> BaseException:
 
 
 def describe_tensors(path: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Return a dict from the tensors in the checkpoint at `path` to (shape, dtype). Raises CheckpointFailure."""
+    """Return a dict from the names of the tensors in the checkpoint at `path` to (shape, dtype). Raises
+    CheckpointFailure."""
     return list_tensors(parse_metadata(read_metadata(path)))
 
 
 def list_tensors(metadata: Metadata) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Return a dict from the tensors in DCP's metadata to (shape, dtype)."""
+    """Return a dict from the names of the tensors in DCP's metadata to (shape, dtype)."""
     return {
         name: (entry.size, entry.properties.dtype)
         for name, entry in metadata.state_dict_metadata.items()

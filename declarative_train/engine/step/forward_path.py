@@ -77,13 +77,14 @@ class ForwardPath:
         return Chunk(tensors, batch.num_rows, row_weight)
 
     def inputs(self, chunk: Chunk) -> list[torch.Tensor]:
-        """Return the values of a chunk that are inputs of the model, in the order of the model's arguments."""
+        """Return the values of a chunk (the rows of one forward) that are inputs of the model, in the order of the
+        model's arguments."""
         tensors = chunk.tensors
         return [tensors[name] for name in self._inputs]
 
     def values(self, chunk: Chunk, call: Callable[..., tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
-        """Run the model on a chunk with `call`. Return its outputs together with the chunk's fields and computed
-        values, in one dict, by name."""
+        """Run the model on a chunk (the rows of one forward) with `call`. Return its outputs together with the chunk's
+        fields and computed values, in one dict, by name."""
         if self._compute_dtype is None:
             outputs = call(*self.inputs(chunk))
         else:
@@ -92,7 +93,8 @@ class ForwardPath:
         return self.by_name(chunk, outputs)
 
     def by_name(self, chunk: Chunk, outputs: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
-        """Return the model's outputs together with the fields and computed values of a chunk, in one dict, by name."""
+        """Return the model's outputs together with the fields and computed values of a chunk (the rows of one forward),
+        in one dict, by name."""
         values = dict(chunk.tensors)
         values.update(zip(self._outputs, outputs, strict=True))
         return values

@@ -24,7 +24,7 @@ Values = Mapping[str, torch.Tensor]
 
 
 class Objective:
-    """The L loss terms of a plan, in its order. `modules[i]` computes term i."""
+    """The L loss terms of a plan, in the plan's order. `modules[i]` computes term i."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         specs, whole = tensor_specs(plan), _whole_specs(plan)
@@ -47,8 +47,9 @@ class Objective:
         self.items_per_row = None if None in known else tuple(cast(list[float], known))
 
     def sums(self, values: Values, row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Return the sum of each loss term over a chunk, as a scalar with an autograd graph. `values`: tensors that
-        losses read, by name. `row_weight`: 0 for rows that are padding, otherwise 1; None if there is no padding."""
+        """Return the sum of each loss term over a chunk (the rows of one forward), as a scalar with an autograd graph.
+        `values`: tensors that losses read, by name. `row_weight`: 0 for rows that are padding, otherwise 1; None if
+        there is no padding."""
         sums = (
             module.sum(
                 values[source],
@@ -68,10 +69,10 @@ class Objective:
         ]
 
     def counts(self, values: Values, row_weight: torch.Tensor | None, num_rows: int) -> torch.Tensor:
-        """Return the number (or total weight) of valid items of each loss term in a chunk, (L,) in float64 on the
-        device. Summed over the global batch, it is the term's divisor. `values`: fields, and values computed from
-        fields alone, by name; counts never depend on outputs of the model. `row_weight`: 0 for rows that are padding,
-        otherwise 1; None if there is no padding. `num_rows`: number of rows without padding."""
+        """Return the number (or total weight) of valid items of each loss term in a chunk (the rows of one forward),
+        (L,) in float64 on the device. Summed over the global batch, it is the term's divisor. `values`: fields, and
+        values computed from fields alone, by name; counts never depend on outputs of the model. `row_weight`: 0 for
+        rows that are padding, otherwise 1; None if there is no padding. `num_rows`: number of rows without padding."""
         counts = [
             module.count(
                 None if target is None else values.get(target),  # None if a node computes the target

@@ -165,8 +165,8 @@ def build_optimizers(
 
 
 def name_optimizers(plans: Sequence[ParameterPlan], optimizer: Mapping[str, object]) -> Rules:
-    """Return a dict from the name of each optimizer of the whole model to the optimizer and its parameters. The
-    parameters are a dict from (lr_scale, weight_decay) to their names.
+    """Return a dict with all optimizers of the whole model, by name. A value is a pair: the optimizer's entry in the
+    recipe, and the names of its parameters, as a dict from (lr_scale, weight_decay) to a list of names.
 
     A name is the type of the optimizer, with a number if several have this type. Names and order are the same on every
     rank and in every mode. `optimizer`: the recipe's optimizer, which is first; the optimizers of single parameters in

@@ -29,8 +29,8 @@ Sums = Sequence[tuple[torch.Tensor, ...]]
 
 
 class StepRunner:
-    """Runner of forward and backward of a chunk on this rank. It has what every mode of parallelism needs for this: the
-    path of a batch, losses, training metrics, scales and random numbers."""
+    """Runner of forward and backward of a chunk (the rows of one forward) on this rank. It has what every mode of
+    parallelism needs for this: the path of a batch, losses, training metrics, scales and random numbers."""
 
     def __init__(
         self, plan: Plan, model: nn.Module, device: torch.device, ranks: Collective, context: RankContext
@@ -74,9 +74,9 @@ class StepRunner:
     def run(
         self, step: int, position: int, chunk: Chunk, factors: Sequence[torch.Tensor], call: Call
     ) -> tuple[torch.Tensor, ...]:
-        """Run forward and backward of one chunk, update the training metrics, and return the detached sums of the loss
-        terms. `position`: index of the chunk in the step. `factors`: factor of each loss term. `call`: function that
-        runs the model."""
+        """Run forward and backward of one chunk (the rows of one forward), update the training metrics, and return the
+        detached sums of the loss terms. `position`: index of the chunk in the step. `factors`: factor of each loss
+        term. `call`: function that runs the model."""
         self.randomness.begin(step, position)
         self.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
         self.observer.enter("chunk")
@@ -92,9 +92,9 @@ class StepRunner:
         return tuple(value.detach() for value in sums)
 
     def sums(self, values: Mapping[str, torch.Tensor], row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Return the sum of each loss term over a chunk, with an autograd graph. `values`: tensors that losses read, by
-        name. `row_weight`: 0 for rows that are padding, otherwise 1; None if there is no padding. The observer gets
-        values and sums."""
+        """Return the sum of each loss term over a chunk (the rows of one forward), with an autograd graph. `values`:
+        tensors that losses read, by name. `row_weight`: 0 for rows that are padding, otherwise 1; None if there is no
+        padding. The observer gets values and sums."""
         self.observer.enter("loss", values.values())
         sums = self.objective.sums(values, row_weight)
         self.observer.enter("backward", sums)

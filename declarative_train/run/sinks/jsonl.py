@@ -1,4 +1,5 @@
-"""Sink that writes one JSON object per event and line, with the event's name under `event`. `dtrain trace` reads them.
+"""Sink that writes one JSON object per event and line, with the event's name under `event`. `dtrain trace` reads these
+lines.
 
 `Progress` and events that exist only to be drawn are left out. A resumed run appends to the file. Its `RunStarted` has
 the step from which it resumes (`first_step`), so that a reader can drop what earlier sessions wrote after this step."""
