@@ -25,7 +25,7 @@ class Batch:
     num_rows     number of rows that are samples, not padding; a batch without a sample still has one row of padding, or
                  microbatch_size rows if all batches are padded to that size
     row_weight   (R,) float32: 1 for a sample, 0 for padding; None if there is no padding
-    sample_ids   (num_rows,) int64, index of each sample in the set; in a mixture, the number of `MixedOrder.numbers`
+    sample_ids   (num_rows,) int64, index of each sample in the set; in a mixture, its number from `MixedOrder.numbers`
     epoch        training epoch, from 0; None in an evaluation
     """
 

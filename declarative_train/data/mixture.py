@@ -284,7 +284,7 @@ def list_members(
     """Return the sources of a mixture, each with its number of samples in the training set.
 
     `weights`: the weights in the recipe; None for a source without one. `window`, `streams`: keys of the shuffle, as in
-    `choose_roll`. The sources divide the memory of the shuffle in proportion to their shares.
+    `choose_roll` (data/shuffle.py). The sources divide the memory of the shuffle in proportion to their shares.
     """
     starts = sources_in(training)
     sizes = np.diff(starts).tolist()

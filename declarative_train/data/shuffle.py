@@ -180,8 +180,8 @@ class RolledOrder:
         return streams, turn + slot - before
 
     def sequence_position(self, stream: np.ndarray, turn: np.ndarray) -> np.ndarray:
-        """Return the position in the sequence, before batches are sorted by stream, of the sample with index `turn` in
-        a stream."""
+        """Return the position in the sequence (see the top of this file) of the sample with index `turn` in a stream.
+        This is its position before the batches are sorted by stream."""
         return np.asarray(turn * self.num_streams + stream)
 
     def _epoch(self, epoch: int) -> EpochLayout:

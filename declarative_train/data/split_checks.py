@@ -94,7 +94,7 @@ def _empty_sources(draft: DataDraft, training: RowsOfSet) -> list[Diagnostic]:
 
 
 def _check_cuts(draft: DataDraft, main: Table, cuts: Mapping[str, SetRows]) -> None:
-    """Report divisions into sets, and windows, that are possible but probably not intended."""
+    """Report windows, and divisions of the rows into sets, that are possible but probably not intended."""
     for diagnostic in group_in_two_sets(main, cuts, draft.section.split, draft.span):
         draft.report(diagnostic)
     sorts = {f"data.split.{name}.sort": getattr(split, "sort", None) for name, split in draft.section.split.items()}

@@ -83,9 +83,9 @@ def divide_tokens(
 
 
 def _find_whole(node: Node, role: Role, specs: Mapping[Edge, TensorSpec], divided: set[Edge], size: int) -> set[Edge]:
-    """Return the edges of `node` that must stay whole. It needs all their tokens or, if it computes each token
-    separately (role "each"), another of its edges is whole. `divided`: the edges that no node has made whole so far.
-    `size`: number of parts."""
+    """Return the edges of `node` whose tokens stay undivided because of `node`: it needs all tokens of the edge or, if
+    it computes each token separately (role "each"), another of its edges is undivided. `divided`: the edges that are
+    not yet excluded from division. `size`: number of parts."""
     read = {edge for edge in node.inputs.values() if _has_tokens(specs[edge], size)}
     written = {f"{node.name}:{output}" for output in node.outputs}
     if role == "enters":
