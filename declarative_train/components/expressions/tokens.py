@@ -1,8 +1,8 @@
 """Tokenizer of expressions: it replaces references by identifiers that Python's parser accepts, and keeps all offsets.
 
 References such as `layers.3.output` are not valid Python, and a node may have a Python keyword such as `class` as its
-name. So each reference becomes one identifier of the same length. Characters that no expression can contain are
-reported here, with their position."""
+name. Such a reference becomes one identifier of the same length. Characters that no expression can contain are reported
+here, with their position."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ _WORDS = {
 
 
 def plain_python(text: str) -> str:
-    """Return `text` with each reference replaced by a Python identifier of the same length. Raises ExpressionError if a
-    character is invalid."""
+    """Return `text` with each reference that is not a Python name (one with a dot, or a keyword) replaced by a Python
+    identifier of the same length. Raises ExpressionError if the text is too long, or has an invalid character or an
+    unmatched bracket."""
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"this expression has {len(text)} characters, more than {MAX_LENGTH}", 0, 1, "split it")
     parts: list[str] = []
@@ -98,8 +99,8 @@ def _explain_character(text: str, position: int) -> ExpressionError:
 
 
 def word_advice(text: str) -> ExpressionError | None:
-    """Return an error that names the first Python keyword (such as `and` or `if`) in a text, and says what expressions
-    use instead. Return None if the text has no such keyword. It is called for a text that cannot be parsed."""
+    """Return an error that names the first Python keyword in a text that expressions lack, such as `and` or `if`, and
+    says what to write instead. Return None if there is none. Call it for a text that cannot be parsed."""
     for match in re.finditer(r"(?<![\w.])[a-z]+(?![\w.(])", text):
         if match.group() in _WORDS:
             word = match.group()

@@ -93,9 +93,9 @@ def classes(
     type: str, input: TensorSpec, target: TensorSpec | None, class_dim: int, *, soft: bool, ignore_index: int | None
 ) -> ShapeError | None:
     """Return a ShapeError unless the input has a score for each class in dimension `class_dim`, and the target has
-    class numbers. `soft`: a target with one floating-point probability per class is allowed too. `ignore_index`: a
-    number that the target may have in addition to the class numbers. `type`: type of the loss, for the message.
-    """
+    class numbers. It is a warning if there are more scores than classes. `soft`: a target with one floating-point
+    probability per class is allowed too. `ignore_index`: a number that the target may have in addition to the class
+    numbers. `type`: type of the loss, for the message."""
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     if (shape_error := needs_float(type, "input", input)) is not None:
