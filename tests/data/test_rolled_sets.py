@@ -235,13 +235,13 @@ def test_evaluations_keep_the_order_of_the_file_and_are_read_once(
                 assert all(torch.equal(made.tensors[name], alone.tensors[name]) for name in made.tensors)
     list(batches.iterate())
     read: list[object] = []
-    whole = ParquetTable._read_group
+    whole = ParquetTable._read_cached
 
     def counted(table: ParquetTable, *given: object) -> object:
         read.append(given)
         return whole(table, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ParquetTable, "_read_group", counted)
+    monkeypatch.setattr(ParquetTable, "_read_cached", counted)
     again = EvaluationBatches(data, "validation", sets, batch_size=50)
     assert (np.concatenate([batch.tensors["id"].numpy() for batch in again.iterate()]) == seen).all()
     assert not read  # what a rank takes of a small set stays in memory
