@@ -30,8 +30,8 @@ from declarative_train.recipe.recipe import Recipe
 def check_first_step(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], sample: Sample
 ) -> tuple[tuple[ParameterPlan, ...], list[Diagnostic]]:
-    """Compute the first step on a few samples. Return the parameters, of which those that no loss depends on are now
-    frozen, and the diagnostics of the step."""
+    """Compute the first step on a few samples. Return the parameters and the diagnostics of the step. Parameters on
+    which no loss depends are frozen in the result."""
     rows = sample.pick_extremes(sorted(_fields_read(lowered)), ROWS, EXTREMES)
     taken = {name: torch.from_numpy(values) for name, values in rows.items() if values is not None}
     found = run_dry(

@@ -117,8 +117,8 @@ def _sources(
     rules: Sequence[ParameterRule], settings: Mapping[str, ParameterSettings], shapes: Shapes
 ) -> tuple[dict[str, str], list[Diagnostic]]:
     """Return a dict from each tied parameter to the parameter whose values it shares, and errors for ties that do not
-    fit. In a chain of ties, all parameters share the values of the last one. `rules`: the rules with the ties, which
-    give the places of errors."""
+    fit. In a chain of ties, all parameters share the values of the last one. `rules`: the recipe's rules, whose places
+    the errors name."""
     ties = {name: found.tie for name, found in settings.items() if found.tie is not None}
     sources: dict[str, str] = {}
     diagnostics: list[Diagnostic] = []

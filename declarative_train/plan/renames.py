@@ -185,8 +185,8 @@ def find_join(rename: Mapping[str, str | None]) -> str | None:
 
 
 def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, tuple[PartPlan, ...]]:
-    """Return a dict from new name to the tensors of the file that form this tensor. Joined tensors are in the order of
-    the words in the key of `rename`. `found`: shapes of the file's tensors."""
+    """Return a dict from each new name to the tensors of the file that get this name: one tensor, or several that
+    `rename` joins, in the order of the words in its key. `found`: shapes of the file's tensors."""
     made: dict[str, list[tuple[_Renaming, PartPlan]]] = {}
     for name, way in _rename_all(found, rename).items():
         if way.new is not None:

@@ -128,8 +128,8 @@ class Timing:
         return getattr(self.recipe.training, duration.unit, None) is not None
 
     def _is_written(self, path: str) -> bool:
-        """Return whether the recipe itself sets the key `path`. A default value is not reported, because it is not a
-        mistake of the user."""
+        """Return whether the recipe itself sets the key `path`. If it does not, the value is a default and not a
+        mistake of the user, so nothing is reported."""
         span = self.recipe.span(path)
         return span != self.recipe.span(path.rpartition(".")[0]) and span != self.recipe.key_span(path)
 

@@ -1,4 +1,5 @@
-"""Pack of the commands `calibrate`, `fits`, `init`, `launch`, `lsp`, `mcp`, `sweep` and `verify`."""
+"""Commands `calibrate`, `fits`, `init`, `launch`, `lsp`, `mcp`, `sweep` and `verify`, which `dtrain` finds as a pack
+(docs/packs.md)."""
 
 from declarative_train.core.packs import Command, Pack
 

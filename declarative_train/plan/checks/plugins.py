@@ -34,9 +34,9 @@ def plugin_not_run(span: Span, type: str) -> Diagnostic:
 def plugin_mixes_samples(span: Span, name: str, habits: Habits, batch: BatchSpec) -> Diagnostic:
     """plugin-mixes-samples (R135)
 
-    Finds: a layer of a plugin in which the result for a sample depends on the other samples of its batch, in a layout
-           that splits the batch; or, in evaluation, in any layout. A batch normalisation of torch in the layer counts
-           too. Found by running the layer on generated samples, with `--plugins` and by `run`.
+    Finds: a layer of a plugin in which the result for a sample depends on the other samples of its batch. In training,
+           this is reported if the layout splits the batch; in evaluation, always. A batch normalisation of torch in the
+           layer counts too. Found by running the layer on generated samples, with `--plugins` and by `run`.
     Why:   the samples that such a layer sees together depend on the number of ranks, accumulation steps and
            microbatches, and so does every gradient. Only without such layers do all modes give equal gradients.
     Diff:

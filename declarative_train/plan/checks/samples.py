@@ -18,8 +18,8 @@ from declarative_train.data.spec import BatchSpec
 def cannot_balance(span: Span, term: str, problem: str) -> Diagnostic:
     """cannot-balance (O105)
 
-    Finds: class weights `balanced` that cannot be computed: a training row has a class for which the input has no
-           score, or `ignore_index` or the mask excludes all items.
+    Finds: class weights `balanced` that cannot be computed, because a training row has a class for which the input has
+           no score, or because all items are excluded (by `ignore_index` or the mask).
     Why:   the weight of a class is the inverse of its share of the training rows, which are counted when the recipe is
            compiled.
     Diff:

@@ -21,8 +21,8 @@ DRIVER = Path("/proc/driver/nvidia/gpus")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Machine for which `auto` chooses a mode. `memory_bytes`: usable memory of one device; None if it is unknown, so
-    that every candidate fits. `assumptions`: texts for the plan about what is assumed or unknown."""
+    """Machine for which `auto` chooses a mode. `memory_bytes`: usable memory of one device. If it is None (unknown),
+    every candidate fits. `assumptions`: texts for the plan about what is assumed or unknown."""
 
     machine: Machine | None
     memory_bytes: int | None
@@ -39,7 +39,8 @@ class Target:
 
 
 def target_of(layout: Layout) -> Target:
-    """Return the target for a layout. If the layout names a calibration file, the machine is read from it."""
+    """Return the machine for which `auto` chooses, from the section `layout`. If `layout` names a calibration file, the
+    speeds of the machine are read from this file."""
     if layout.calibration is None:
         return _choose_without_calibration(layout)
     machine, name = read_calibration(Path(layout.calibration)), Path(layout.calibration).name

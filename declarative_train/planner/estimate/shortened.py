@@ -144,9 +144,8 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 
 
 def _follows(chain: Sequence[Node], node: Node, used: Mapping[str, list[str]]) -> bool:
-    """Return whether `node` is the next copy after the nodes of `chain`. It is if only `node` reads the last node of
-    the chain, and all other inputs of these two nodes are equal. `used`: node name -> names of the nodes that read it.
-    """
+    """Return whether `node` is the next copy in `chain`. It must be the only reader of the chain's last node, and all
+    other inputs of it must be those of the last node. `used`: node name -> names of the nodes that read it."""
     last = chain[-1]
     stem, _, number = last.name.rpartition(".")
     if not stem or not number.isdigit() or node.name != f"{stem}.{int(number) + 1}":

@@ -103,7 +103,7 @@ def step_time(model: ModelFacts, placement: Placement, machine: Machine) -> Step
 def _part_time(
     part: DevicePart, passes: Sequence[StageTime], model: ModelFacts, placement: Placement, machine: Machine
 ) -> StepTime:
-    """Return the time of a step of one device. `passes`: the times of its stages."""
+    """Return the time of a step on one device. `passes`: the seconds of one microbatch in each of its stages."""
     number = placement.num_microbatches
     if placement.scatters and not machine.constants.runs_ahead:  # one process computes all copies, with all its cores
         number *= placement.num_devices

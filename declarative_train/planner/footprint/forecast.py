@@ -270,8 +270,8 @@ def _device(layout: LayoutPlan) -> Literal["cuda", "cpu", "mps"]:
 
 
 def _are_chunks_alike(layout: LayoutPlan) -> bool:
-    """Return whether all accumulation steps do the same work. They do not if the last one also reduces whole
-    gradients, or averages gradients over replicas."""
+    """Return whether every accumulation step does the same work. The last one does more if it reduces whole gradients,
+    or averages gradients over replicas."""
     if layout.sharding is not None:
         return not layout.sharding.keeps_gradients and not layout.has("replicate")
     return layout.is_one_process and not layout.scatters

@@ -104,7 +104,7 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, str]:
 
 def in_a_line(error: BaseException) -> str:
     """Return the first cause of an error (`__cause__`) in one line, because the first cause names the mistake. For
-    example, torch's pipeline schedules raise another error from it, which says only in which stage it happened."""
+    example, torch's pipeline schedules wrap it in another error, which says only in which stage it happened."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = str(error).strip().partition("\n")[0][:MOST_LETTERS]

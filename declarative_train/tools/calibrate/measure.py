@@ -70,8 +70,9 @@ def _measure_gpu(num_ranks: int) -> Machine:
 
 
 def _measure_cpu(num_ranks: int, probes: dict[Step, Probe]) -> Machine:
-    """Return the speeds of a CPU as this rank measures them. All `num_ranks` ranks call this function at the same time.
-    `probes`: training steps from whose times those constants are computed that cannot be measured directly."""
+    """Return the CPU with its speeds and constants, as this rank measures them. All `num_ranks` ranks call this
+    function at the same time. `probes`: training steps that are timed for the constants that cannot be measured alone.
+    """
     device = torch.device("cpu")
     torch.set_num_threads(threads_per_rank(num_ranks))
     keep_freed_memory()
