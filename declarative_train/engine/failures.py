@@ -96,7 +96,8 @@ class PeerFailure(Exception):  # noqa: N818 (as RunFailure)
 class Failure:
     """Report of the failure of one rank. `stage`: its pipeline stage, or None. `step`: its optimizer step; None if it
     was not in a step. `is_peer_loss`: the failure is only a consequence of another rank's exit. `is_ours`: the failure
-    is a bug, for which the traceback helps more than the message. `repeats`: it would happen again after a restart."""
+    is a bug of this project or a plugin, for which the traceback helps more than the message. `repeats`: it would
+    happen again after a restart."""
 
     rank: int
     stage: int | None

@@ -20,7 +20,8 @@ def check_target_values(
     terms: Sequence[TermPlan], batch: Batch, origin_of: Callable[[int], Callable[[], tuple[str, dict[str, object]]]]
 ) -> None:
     """Raise InputError if a target in the batch has a value that its loss does not accept. Losses with a mask are not
-    checked: the mask may exclude such rows. `origin_of`: function from a row to one that returns its place."""
+    checked: the mask may exclude such rows. `origin_of`: function that takes a row and returns a function that looks up
+    the row's origin (file and row)."""
     for term in terms:
         accepted, values = _ACCEPTED.get(str(term.component["type"])), batch.tensors.get(term.target or "")
         if accepted is None or values is None or term.mask is not None:

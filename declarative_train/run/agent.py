@@ -237,8 +237,8 @@ def open_head(seat: Seat) -> Head:
 
 
 def lead(session: Session, seat: Seat | None = None, head: Head | None = None) -> tuple[int, list[str]]:
-    """Run a plan as the agent of node 0, or of the only node. Return the exit code and the lines to print. Raises
-    RunFailure."""
+    """Run a plan as the agent of node 0, or of the only node. `seat`, `head`: with several nodes, index and address of
+    node 0, and its key-value store. Return the exit code and the lines to print. Raises RunFailure."""
     from torch.distributed import DistNetworkError
 
     from declarative_train.run.rendezvous import LOCALHOST, listen

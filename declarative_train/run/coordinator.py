@@ -311,8 +311,8 @@ class Coordinator:
         return next((seen.status.asked_by for seen in self._seen.values() if seen.status.asked_by is not None), None)
 
     def _find_loss(self, place: Place, now_s: float) -> str | None:
-        """Return a sentence that says why a node of the round (a start of all ranks) (`place`) is lost: it was
-        restarted, has left, or no longer answers. Return None if it is not lost."""
+        """Return a sentence that says why the node `place`, which takes part in the round (a start of all ranks), is
+        lost: it was restarted, has left, or no longer answers. Return None if it is not lost."""
         seen = self._seen[place.node]
         if seen.status.agent != place.agent:
             return f"{place} was lost and has come back"
@@ -376,7 +376,7 @@ class Coordinator:
 
     def _keep_reports(self, results: dict[Place, NodeResult]) -> None:
         """Write the failure reports of other nodes to the run's folder on this node, because the nodes may not share a
-        disk."""
+        disk. `results`: how the round ended on each node."""
         assert self._job is not None
         folder = self._job.failures_dir
         for result in (result for place, result in results.items() if place != self._places[0]):

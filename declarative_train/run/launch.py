@@ -73,7 +73,7 @@ def launch(
     `hosted`         the run must not end this process, such as a notebook: a second interrupt raises KeyboardInterrupt
     `folder`         the run's folder; None: a new folder among the runs of the recipe
     `seat`, `head`   on several nodes, this process is on node 0: its index and address, and its key-value store
-    `recompile`      function that takes a number of nodes and returns the plan for it
+    `recompile`      function that takes a number of nodes and returns the plan for it; None: the number is fixed
     `work`           function that the ranks call instead of training
     """
     lock = RunLock()

@@ -34,8 +34,8 @@ class Means:
 
     def add(self, steps: list[Terms], metrics: dict[str, float], num_rows: int) -> None:
         """Add the values of loss terms in `steps`, and of metrics. `metrics`: means of the metrics over `num_rows`
-        rows; a nan is not added. Steps are added one after the other, so that the sums are bitwise the same for any
-        division into calls."""
+        rows; a nan is not added. Steps are added one after the other, so that the sums are bitwise the same, no matter
+        how many steps a call adds."""
         self.num_steps += len(steps)
         if steps:
             old = self.terms or [(0.0, 0)] * len(steps[0])

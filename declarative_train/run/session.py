@@ -27,8 +27,8 @@ Recompile = Callable[[int], "Plan | None"]
 
 class Session:
     """Settings of one start of the program, and the state of its run. `run_dir`: the run's folder; None before the
-    first job. `recompile`: function that takes a number of nodes and returns the plan for it, or None if the recipe has
-    no such plan."""
+    first job. `recompile`: function that takes a number of nodes and returns the plan for it; the function returns None
+    if the recipe has no such plan. If `recompile` is None, the number of nodes is fixed."""
 
     def __init__(
         self,

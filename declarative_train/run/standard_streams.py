@@ -16,8 +16,8 @@ Errors = tuple[type[Exception], ...]
 
 
 class LastingStream:
-    """Text stream that survives write errors (`errors`). After the first error, all further output is dropped, also
-    that of C code."""
+    """Text stream in which write errors raise nothing. `errors`: the exception classes that count as such errors. After
+    the first error, all further output is dropped, also that of C code."""
 
     def __init__(self, stream: TextIO, errors: Errors = (OSError, ValueError)) -> None:
         self._stream = stream
@@ -50,7 +50,8 @@ class LastingStream:
 
 @contextmanager
 def outlive_readers(errors: Errors = (OSError, ValueError)) -> Iterator[None]:
-    """Ignore write errors of stdout and stderr within the `with` block, also in processes that are forked in it."""
+    """Ignore write errors of stdout and stderr within the `with` block, also in processes that are forked in it.
+    `errors`: the exception classes that count as such errors."""
     before = sys.stdout, sys.stderr
     replace_streams(errors)
     try:
@@ -60,7 +61,8 @@ def outlive_readers(errors: Errors = (OSError, ValueError)) -> Iterator[None]:
 
 
 def replace_streams(errors: Errors = (OSError, ValueError)) -> None:
-    """Replace stdout and stderr by LastingStreams for the rest of this process."""
+    """Replace stdout and stderr, for the rest of this process, by streams in which write errors raise nothing.
+    `errors`: the exception classes that count as such errors."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, LastingStream):

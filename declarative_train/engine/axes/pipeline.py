@@ -273,7 +273,7 @@ def bind_stages(plan: Plan, built: BuiltModel, runner: StepRunner) -> list[Stage
 
 def keep_parameters(module: nn.Module) -> None:
     """Make `module.parameters()` always return the current parameters, even while half-precision copies replace them in
-    the module (`step/precision.py`). Schedules that split the backward call it to find the tensors that need
+    the module (`step/precision.py`). Schedules that split the backward call this method to find the tensors that need
     gradients."""
     found = list(module.parameters())
     module.parameters = lambda recurse=True: iter(found)  # type: ignore[method-assign]

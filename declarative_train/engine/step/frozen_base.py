@@ -173,8 +173,8 @@ def _weights(data: Mapping[str, Any]) -> WeightsPlan:
 
 
 def _hash_files(path: str) -> dict[str, dict[str, Any]]:
-    """Return a dict from file name to size and checksum of the weights file at `path`, or of all files of an index.
-    Raises RunFailure."""
+    """Return a dict from file name to size and checksum. It has the weights file at `path` or, if this is an index, all
+    files that the index lists. Raises RunFailure."""
     from fsspec.core import open as open_file
 
     paths = {path}

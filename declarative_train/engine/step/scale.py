@@ -45,8 +45,9 @@ class Scale:
         self._weights = weights * dp_size
 
     def of(self, chunks: Sequence[Chunk], num_rows: int) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
-        """Return for one step the factors of the loss terms, as scalar tensors, and the global counts of the terms.
-        `chunks`: this rank's rows. `num_rows`: number of rows of the global batch, without padding."""
+        """Return for one step the factors of the loss terms, as scalar tensors, and the number of valid items of each
+        term in the global batch. `chunks`: this rank's rows, in the parts that one forward computes. `num_rows`: number
+        of rows of the global batch, without padding."""
         if self._objective.items_per_row is None:
             return self._from_counts(chunks)
         found = self._known.get(num_rows)

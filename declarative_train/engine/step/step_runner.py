@@ -62,8 +62,8 @@ class StepRunner:
         self, chunks: Sequence[Chunk], num_rows: int
     ) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
         """Return the factor of each loss term, and the number of its valid items in the global batch. The factor is the
-        gradient with which the term's backward starts. `chunks`: this rank's rows. `num_rows`: number of rows of the
-        global batch, without padding."""
+        gradient with which the term's backward starts. `chunks`: this rank's rows, in the parts that one forward
+        computes. `num_rows`: number of rows of the global batch, without padding."""
         if self._exact_device is not None and self.objective.items_per_row is None:
             chunks = [self._chunk_to_exact_device(chunk) for chunk in chunks]
         factors, counts = self.scale.of(chunks, num_rows)
@@ -151,8 +151,9 @@ class RankContext:
 
 
 def find_group_spans(plan: Plan, model: nn.Module, device: torch.device) -> tuple[int, ...]:
-    """Return over how many ranks each layer and loss that mixes samples does so, each such count once; 1 is left out.
-    For example, (4,) if batch norms compute their statistics over the samples of 4 ranks. `model`: the whole model."""
+    """Find the layers and losses that mix the samples of several ranks, and return over how many ranks they do so, each
+    such count once. For example, (4,) if batch norms compute their statistics over the samples of 4 ranks. `model`: the
+    whole model."""
     return rank_spans(nn.ModuleList([model, Objective(plan, device).modules]), plan.batch.microbatch_size)
 
 

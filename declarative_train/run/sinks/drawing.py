@@ -72,8 +72,8 @@ def confusion_matrix(title: str, names: Sequence[str], table: Sequence[Sequence[
 
 
 def samples_sheet(answers: Sequence[SamplePrediction]) -> Image | None:
-    """Return an image of the samples that have an image, or None if there are none. Each has target and prediction
-    below it: green if the prediction is right, otherwise red."""
+    """Return an image of the samples that have an image, or None if there are none. The target and the prediction are
+    written below each, in green if the prediction is right, otherwise in red."""
     from PIL import Image
 
     shown = [(answer, answer.picture) for answer in answers if answer.picture is not None]
