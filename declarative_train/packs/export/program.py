@@ -53,8 +53,7 @@ class ProgramInput:
 @dataclass(frozen=True)
 class ProgramOutput:
     """Output of an exported program. `meanings`: for each loss that reads the output, what its numbers are (scores,
-    classes, ...). `unit`: the meaning whose unit the program converts the output to; None: the output is not converted.
-    """
+    classes, ...). `unit`: the program converts the output to the unit of this meaning; None: it is not converted."""
 
     name: str
     dtype: torch.dtype
@@ -238,8 +237,8 @@ def _item(values: Sequence[torch.Tensor], at: int) -> torch.Tensor:
 
 
 def _row_dims(entry: ProgramInput) -> int:
-    """Return how many of the last dimensions of an input belong to one row of the table. (In a window of several rows,
-    the first dimension counts the rows.)"""
+    """Return how many of the last dimensions of an input hold the values of one row of the table. (The input of a
+    window of several rows has one more dimension before them, which counts the rows.)"""
     made = entry.preparation
     numbers = max(len(each) for each in (made.fill, made.subtract, made.divide, (0.0,)) if each is not None)
     dims, size = 0, 1

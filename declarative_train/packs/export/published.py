@@ -228,7 +228,7 @@ def _write_shards(folder: Path, tensors: Mapping[str, MakeTensor]) -> None:
 
 
 def _check(folder: Path, tensors: Mapping[str, MakeTensor]) -> None:
-    """Read the files and compare them with `tensors`. Raises ExportFailure if any value differs."""
+    """Read the files and compare them with `tensors`. Raises ExportFailure if a tensor is missing or differs."""
     from safetensors import safe_open
 
     read: set[str] = set()

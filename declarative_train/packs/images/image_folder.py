@@ -96,15 +96,17 @@ class FilesTable(Table):
         paths = [os.path.join(self._root, each) for each in self._names[rows]]
         if name == "path":
             return objects(paths)
-        return objects(read_all(paths, _content) if is_elsewhere(self._root) else [_content(path) for path in paths])
+        return objects(
+            read_all(paths, _read_or_error) if is_elsewhere(self._root) else [_read_or_error(path) for path in paths]
+        )
 
     def place(self, row: int) -> str:
         return format_path(os.path.join(self._root, self._names[row]))
 
 
-def _content(path: str) -> bytes | OSError:
-    """Return the bytes of a file. If the file is missing, a broken link, or not permitted to be read, return the error;
-    it is raised when the row is decoded, because only this row is bad. Raises SourceError for other errors."""
+def _read_or_error(path: str) -> bytes | OSError:
+    """Return the bytes of a file. If the file is missing, a broken link, or not permitted to be read, return the
+    exception: it concerns only this row, and is raised when the row is decoded. Raises SourceError for other errors."""
     try:
         return read_bytes(path)
     except SourceError as error:

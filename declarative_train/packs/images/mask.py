@@ -24,7 +24,8 @@ _LEVELS = 256  # class numbers: transforms need 8 bits per pixel
 
 class MaskField(PictureField):
     """Segmentation masks, int64 of shape (H, W): the class number of each pixel. Transforms move a mask together with
-    the pictures of its sample, and never mix its classes: resizing uses `nearest`; colours and numbers stay unchanged.
+    the pictures of its sample, and never mix its classes: resizing uses `nearest`, and transforms of colours or of
+    decoded pixel values do not change masks.
 
     The value of a pixel (grey, or the index in a palette) is its class number, or is looked up in `values`.
     """

@@ -44,7 +44,7 @@ def picture_sheet(data: DataSpec) -> bytes | None:
     chosen = np.linspace(0, training.num_samples - 1, min(_ROWS, training.num_samples)).astype(np.int64)
     given = _pictures(training, chosen)
     if training.skips is not None:
-        chosen = chosen[[row for row in range(len(chosen)) if _is_whole(given, row)]]
+        chosen = chosen[[row for row in range(len(chosen)) if _can_decode(given, row)]]
         given = _pictures(training, chosen)
     plain = _remove_normalising(training)
     boxes = {part.name: part.field for part in training.lazy if isinstance(part.field, BoxesField)}
@@ -92,8 +92,8 @@ def _pictures(training: PreparedSet, samples: np.ndarray) -> dict[str, PictureVa
     return {name: PictureValues.of(each) for name, each in training.read_columns(samples).items()}
 
 
-def _is_whole(given: Mapping[str, PictureValues], row: int) -> bool:
-    """Return whether the images of a row can be decoded."""
+def _can_decode(given: Mapping[str, PictureValues], row: int) -> bool:
+    """Return whether all images of a row can be decoded."""
     try:
         whole_pictures(given, row)
     except LazyFieldError:
@@ -127,7 +127,7 @@ def _field(given: PictureValues) -> PictureField:
 
 def _place(sheet: Image, picture: Image, left: int, top: int) -> float:
     """Paste the picture into the cell of the sheet at (`left`, `top`), as large as the cell allows; pixels of small
-    images become squares. Return the scale."""
+    images become squares. Return the scale: pixels of the sheet per pixel of the picture."""
     from PIL import Image
 
     scale = _CELL / max(picture.size)

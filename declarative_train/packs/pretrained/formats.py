@@ -100,8 +100,8 @@ class PublishedWeights:
 
 def _find_frozen_tables(recipe: Recipe, plan: WeightsPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
     """Return the names of the parameters with one row per token, such as embedding tables, that are frozen although the
-    recipe adds tokens. Return [] if all parameters of the node are frozen. (A published table often has unused rows, so
-    the added tokens can work without new rows; but these rows must be trained.)"""
+    recipe adds tokens. Return [] if all parameters of the node are frozen. (The added tokens may use rows that the
+    published table already has but never uses. These rows must be trained too.)"""
     assert plan.tensors is not None
     fields = recipe.data.fields.values()
     if not plan.tensors.grown and not any(getattr(field, "adds_tokens", False) for field in fields):
@@ -120,8 +120,9 @@ def _plan(
     weights: Weights,
     diagnostics: list[Diagnostic],
 ) -> tuple[WeightsPlan | None, tuple[str, str | None] | None]:
-    """Return (the WeightsPlan, None), or if the files do not fit the model, (the WeightsPlan or None, (problem, hint)).
-    A diagnostic is added to `diagnostics` for each entry of `rename` that matches no tensor."""
+    """Plan how the files of a published model fill a node. Return (the WeightsPlan, None) if they fit; otherwise (the
+    WeightsPlan or None, (problem, hint)). A diagnostic is added to `diagnostics` for each entry of `rename` that
+    matches no tensor."""
     known = plan_published(recipe.model.scope)
     fitting = [each for each in known if weights.node in ("", each.node)]
     if len(fitting) != 1:
@@ -137,7 +138,7 @@ def _plan(
         return None, (problem, hint)
     try:
         is_folder = weights.format == TRANSFORMERS
-        path = tensors_of(weights.path) if is_folder else weights.path
+        path = find_weights_file(weights.path) if is_folder else weights.path
         config = read_config(weights.path) if is_folder else None
         tensors = tensor_map(fitting[0], library_of(weights.path) if is_folder else str(weights.format), config)
         rename = renames_of(weights)
@@ -181,9 +182,9 @@ def _plan(
 def tensor_map(
     found: PublishedPlan, library: str = TRANSFORMERS, config: Mapping[str, object] | None = None
 ) -> TensorMapPlan:
-    """Return the map from the parameters of a block to the tensors in a library's files. `config`: names of tensors
-    depend on the kind of model, which this config decides; None: the config from which the node was made. Raises
-    PublishedError if the library has no such model."""
+    """Return the map from the parameters of a block to the tensors in a library's files. `config`: config of the files;
+    it decides the kind of model, on which the names of tensors depend. None: the config from which the node was made.
+    Raises PublishedError if the library has no such model."""
     family = family_of(found.block)
     assert family is not None
     if library not in family.names:
@@ -207,9 +208,9 @@ def tensor_map(
 def _find_grown(
     found: PublishedPlan, config: Mapping[str, object] | None, kind: str | None, family: Family
 ) -> dict[str, tuple[int, int]]:
-    """Return the parameters whose number of rows differs between file and model, as {parameter: (rows in the file, rows
-    in the model)}. These are the ones with a row for each token, if the node has more tokens than the config; otherwise
-    {}. `kind`: kind of the config's model."""
+    """Return {parameter: (rows in the file, rows in the model)} for the parameters with one row for each token, if the
+    node has more tokens than the config of the files; otherwise {}. `kind`: name of the kind of model that the config
+    describes."""
     if config is None or kind is None or "vocabulary" not in found.params:
         return {}
     before, after = params_of(family, config).get("vocabulary"), found.params["vocabulary"]
@@ -231,8 +232,8 @@ def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | 
 
 
 def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
-    """Return the map for the files of a model without an output layer (head), whose tensors have no prefix in their
-    names."""
+    """Return the map with the prefix removed from all names. A library names the tensors so if it saves a model without
+    an output layer (head)."""
     cut = {
         name: [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
         for name, parts in tensors.entries.items()
@@ -245,9 +246,9 @@ def library_of(folder: str) -> str:
     return TIMM if is_of_timm(read_config(folder)) else TRANSFORMERS
 
 
-def tensors_of(folder: str) -> str:
-    """Return the path of the file in a folder with all tensors, or of the index that lists them. Raises
-    PublishedError."""
+def find_weights_file(folder: str) -> str:
+    """Return the path of the file in a folder that has all tensors. If the tensors are in several files, it is the
+    index that lists these files. Raises PublishedError."""
     for name in WEIGHTS:
         if os.path.exists(os.path.join(folder, name)):
             return os.path.join(folder, name)
@@ -257,8 +258,8 @@ def tensors_of(folder: str) -> str:
 
 
 def _find_odd_dtype(dtypes: Mapping[str, str]) -> str | None:
-    """Return a message if a tensor of a file is not a floating-point number of 16 bits or more; otherwise None.
-    `dtypes`: {name of a tensor: its dtype}."""
+    """Return a message if a tensor of a file has another dtype than float16, bfloat16, float32 or float64; otherwise
+    None. `dtypes`: {name of a tensor: its dtype in safetensors' notation}."""
     odd = [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype not in ("F64", "F32", "F16", "BF16")]
     if not odd:
         return None

@@ -110,7 +110,7 @@ class Family:
     names    names of tensors, by library
     head     parameters of the head
     sizes    param of the block that is a size -> dimensions of parameters that have this size
-    follows  param that is a size and that the block gets from its data, not from a config -> a dimension with this size
+    follows param that is a size, and that comes from the block's inputs, not from a config -> a dimension of this size
     """
 
     block: str
@@ -328,23 +328,23 @@ def config_of(
     of model in `library` that can have these params. Raises PublishedError if there is none."""
     known = None if published is None else kind_of(family, published)
     if published is not None and known is not None and family.kinds[known].library == library:
-        if _says(family, published, params):
+        if _describes(family, published, params):
             return dict(published)
         kinds = [known]
     else:
         kinds = [name for name, kind in family.kinds.items() if kind.library == library]
-        published, kinds = None, sorted(kinds, key=lambda name: -len(_same(family.kinds[name], params)))
+        published, kinds = None, sorted(kinds, key=lambda name: -len(_list_implied(family.kinds[name], params)))
     for name in kinds:
         kind = family.kinds[name]
         begin = {"model_type": name, "architectures": [architecture_of(kind, params)]}
         config = {**(published or {}), **({"architecture": name} if library == TIMM else begin)}
         config |= {key: params[param] for param, key in kind.config.items() if param in params}
         if library == TIMM:  # omit what follows from the architecture
-            config = {key: value for key, value in config.items() if key not in _same(kind, params)}
+            config = {key: value for key, value in config.items() if key not in _list_implied(kind, params)}
         config |= _labels_of(kind, params)
         for converter in kind.converters:
             config = _CONVERTERS[converter].write(config, params)
-        if _says(family, config, params):
+        if _describes(family, config, params):
             return config
     listed = ", ".join(kinds)
     raise PublishedError(f"no config of {listed} can describe this `{family.block}`", "export it as safetensors")
@@ -378,14 +378,15 @@ def _labels_of(kind: ModelKind, params: Mapping[str, object]) -> dict[str, objec
     }
 
 
-def _same(kind: ModelKind, params: Mapping[str, object]) -> set[str]:
-    """Return the keys that a config of this kind may omit, because a missing key means the value that `params` have."""
+def _list_implied(kind: ModelKind, params: Mapping[str, object]) -> set[str]:
+    """Return the keys that a config of this kind may omit, because a missing key already means the value that `params`
+    have."""
     return {key for param, key in kind.config.items() if key in kind.absent and params.get(param) == kind.absent[key]}
 
 
-def _says(family: Family, config: Mapping[str, Any], params: Mapping[str, object]) -> bool:
-    """Return whether a config describes a block with these `params`. A param that the config does not mention must have
-    the block's default."""
+def _describes(family: Family, config: Mapping[str, Any], params: Mapping[str, object]) -> bool:
+    """Return whether a config describes a block with these `params`. For a param that the config does not mention,
+    `params` must have the block's default."""
     try:
         found = params_of(family, config)
     except PublishedError:

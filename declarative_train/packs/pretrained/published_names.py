@@ -29,8 +29,8 @@ class PublishedNames:
             self._blocks[f"{node.path}."] = found.entries, found.prefix
 
     def parts(self, parameter: str) -> tuple[tuple[PartPlan, ...], str]:
-        """Return (tensors in published files that form a parameter, prefix that all names in these files may have).
-        Return ((), "") if no published model has the parameter."""
+        """Return (tensors, prefix): the tensors in published files that form a parameter, and a prefix with which the
+        names in some of these files begin. Return ((), "") if no published model has the parameter."""
         for node, (entries, prefix) in self._blocks.items():
             if parameter.startswith(node):
                 name = parameter.removeprefix(node)
@@ -44,7 +44,7 @@ class PublishedNames:
         for this path, it is this one module. Otherwise they are the modules of the published model that form the map.
         `rows`: number of outputs of the map."""
         own = [Slice(path, 0, rows)]
-        if folder.names_of(own):
+        if folder.find_adapted(own):
             return own
         parts, prefix = self.parts(f"{path}.weight")
         if not any(name.startswith(prefix) for name in folder.shapes):

@@ -42,7 +42,7 @@ class _Rows(NamedTuple):
 
 def compare(plan: Plan, training: Batches, evaluated: Batches) -> Comparison | None:
     """Fit simple models to the batches `training`, and return their metric on the batches `evaluated`. Return None if
-    the inputs are not numbers and categories with one target per row."""
+    the inputs are not only numbers and categories, if there is not one target per row, or if there are no rows."""
     found = meanings(plan)
     if not found or not _is_table(plan, found[0]):
         return None
@@ -110,9 +110,9 @@ def _most_rows(one: Meaning) -> int:
 
 
 def _choose_metric(plan: Plan, one: Meaning) -> str:
-    """Return the name of the metric by which the models are compared. It is the first metric of the output in the
-    recipe that can be computed for simple models too, or a common one if there is none. `one`: meaning of the output.
-    """
+    """Return the name of the metric by which the simple models are compared with the run's model. It is the first
+    metric of the output in the recipe that can be computed for simple models too, or a common one if there is none.
+    `one`: meaning of the output."""
     own = [str(each.component["type"]) for each in plan.objective.metrics if each.input == one.output]
     known = _NUMBER_METRICS if one.kind == "number" else _CLASS_METRICS
     return next((each for each in own if each in known), known[0])
@@ -201,9 +201,9 @@ def _fit(model: Any, train: _Rows, test: _Rows, is_class: bool) -> Fitted:
 def _score(
     metric: str, one: Meaning, answers: np.ndarray, found: np.ndarray, shares: np.ndarray | None, classes: np.ndarray
 ) -> float:
-    """Return the metric of a simple model, in the unit of the target's column, computed as in a run. `one`: meaning of
-    the output. `answers`, `found`: true and predicted values or classes. `shares`: probability of each of `classes` for
-    each row, for `auroc`."""
+    """Return the value of `metric` for the predictions of a simple model. Errors such as `mae` are in the unit of the
+    target's column. `one`: meaning of the output. `answers`, `found`: true and predicted values or classes. `shares`:
+    probability of each of `classes` for each row, for `auroc`."""
     if metric == "accuracy":
         return float((answers == found).mean())
     if metric == "f1":

@@ -34,8 +34,8 @@ _LONGEST = 62_135_596_800e6  # microseconds from the year 1 to 1970
 class DateField(FieldOfColumns):
     """Dates and times as float32 numbers: the time, normalised, and the place in cycles such as the year and the week.
 
-    A column holds dates, texts, or numbers that count from 1970. Times with an offset become UTC. Each column gives the
-    numbers of its `parts` in their order, and the numbers of the columns follow each other.
+    A column holds dates, texts, or numbers that count from 1970. Times with an offset become UTC. The tensor has the
+    numbers of the first column, in the order of its `parts`, then those of the next column.
     """
 
     meaning: ClassVar[tuple[str, ...]] = ("parts", "cycles", "format")
@@ -158,8 +158,8 @@ class DateField(FieldOfColumns):
         return found
 
     def _read_counts(self, column: Column, values: np.ndarray) -> np.ndarray:
-        """Return the values of a column as numbers, which count seconds or another unit since 1970. They are texts if
-        they come from a csv file of new rows."""
+        """Return a column of numbers, which count seconds or another unit since 1970. In a csv file of new rows these
+        numbers may be texts, which are parsed; a missing value becomes nan. Raises BadValueError."""
         import numpy as np
 
         if values.dtype != object:

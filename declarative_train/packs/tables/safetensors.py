@@ -67,7 +67,7 @@ class SafetensorsTable(Table):
 
         self.files = tuple(files)
         self._maps = OpenFiles(map_bytes)
-        self._places = [_places(path) for path in files]
+        self._places = [_read_places(path) for path in files]
         first, self._starts = self._places[0], [0]
         left_out: dict[str, str] = {}
         for path, places in zip(files, self._places, strict=True):
@@ -156,8 +156,8 @@ class SafetensorsTable(Table):
         return place(self.files, self._starts, row)
 
 
-def _places(path: str) -> dict[str, TensorPlace]:
-    """Return {name of a tensor: its place in the file}. Raises SourceError."""
+def _read_places(path: str) -> dict[str, TensorPlace]:
+    """Read the header of a file. Return {name of a tensor: its dtype, shape and range of bytes}. Raises SourceError."""
     try:
         found = read_places(lambda start, stop: read_bytes(path, start, stop), size_bytes(path))
         for name, place in found.items():

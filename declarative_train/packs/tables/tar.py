@@ -70,7 +70,7 @@ class TarIndex(NamedTuple):
 
 class FileSpan(NamedTuple):
     """File in an archive: bytes `begin` to `end` are the value of the column `name` in row `row`. `place`: index of
-    this row in the rows that a read returns."""
+    this row in the rows that one call of `read` returns."""
 
     begin: int
     end: int
@@ -94,7 +94,7 @@ class TarTable(Table):
         self.fingerprint = None if None in stamps else cache_path("tar", list(files), stamps)
         about = load(self.fingerprint)
         if about is None:
-            about = [self._about(number) for number in range(len(files))]
+            about = [self._summarize(number) for number in range(len(files))]
             save(self.fingerprint, about)
         starts, blocks = [0], [np.zeros(1, np.int64)]
         for each in about:
@@ -130,7 +130,7 @@ class TarTable(Table):
                 )
                 if begin >= 0
             ]
-            for together in _together(spans, _GAP_BYTES if local_path(self.files[archive]) else _REMOTE_GAP_BYTES):
+            for together in _group_files(spans, _GAP_BYTES if local_path(self.files[archive]) else _REMOTE_GAP_BYTES):
                 self._read(archive, together, found)
         return found
 
@@ -169,8 +169,8 @@ class TarTable(Table):
                 break
         return found
 
-    def _about(self, archive: int) -> dict[str, Any]:
-        """Return the summary of an archive: the number of `rows`, the first row of each of its `blocks`, and for each
+    def _summarize(self, archive: int) -> dict[str, Any]:
+        """Return the summary of an archive: how many `rows` it has, the first row of each of its `blocks`, and for each
         column the total size of its files (`sizes`)."""
         import numpy as np
 
@@ -191,9 +191,10 @@ class TarTable(Table):
         return f"`{self._index(archive).keys[row - self._starts[archive]]}` of {format_path(self.files[archive])}"
 
 
-def _together(spans: Sequence[FileSpan], gap: int) -> Iterator[list[FileSpan]]:
-    """Sort the files and divide them into groups, each of which is read at once. Between the files of a group there are
-    at most `gap` bytes. A group has at most _SPAN_BYTES bytes, unless it is a single file."""
+def _group_files(spans: Sequence[FileSpan], gap: int) -> Iterator[list[FileSpan]]:
+    """Sort the files by their position in the archive, and divide them into groups; each group is read by one request.
+    Between two files of a group there are at most `gap` bytes. A group spans at most _SPAN_BYTES bytes, unless it is a
+    single file."""
     found: list[FileSpan] = []
     end = 0
     for span in sorted(spans):

@@ -25,7 +25,7 @@ PACK = Pack(
         ),
     },
     prepare_fields=f"{_HERE}.token_tables:read_tokens",
-    checkpoint_files=f"{_HERE}.tokenizer:copies",
+    checkpoint_files=f"{_HERE}.tokenizer:make_copies",
     use_checkpoint_files=f"{_HERE}.tokenizer:use_checkpoint_copies",
     check_samples=f"{_HERE}.check_samples:check_samples",
     plan_evaluation=f"{_HERE}.plan_samples:add_samples",

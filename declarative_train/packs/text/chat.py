@@ -404,9 +404,10 @@ def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[
 
 
 def _opening(before: str, answer: str, prompt: str, at: int) -> int:
-    """Return how many characters at the beginning of `answer` belong to `prompt`, the prompt for an answer. It is 0 if
-    `before`, the text before the answer, ends with the prompt. The prompt may end with a tag, such as `<think>`, that
-    this answer lacks. Any other difference raises ChatError. `at`: number of the message, from 0."""
+    """Return how many characters at the beginning of `answer` are the `prompt`, which a template writes before an
+    answer. It is 0 if `before`, the text before the answer, already ends with the prompt. The prompt may end with a
+    tag, such as `<think>`, that this answer lacks. Raises ChatError for any other difference. `at`: index of the
+    message."""
     if before.endswith(prompt):
         return 0
     same = _common(answer, prompt)

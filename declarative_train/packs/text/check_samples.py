@@ -57,7 +57,8 @@ _CAUSAL = frozenset({"deepseek", "gemma", "gpt", "gpt_oss", "llama", "mixtral"})
 
 
 class _Slice(NamedTuple):
-    """Value of a wire: positions `start` to `stop` of one output of a token field."""
+    """Tokens that a wire (a value in the model's graph) has: positions `start` to `stop` of one output of a token
+    field."""
 
     field: str
     output: str
@@ -128,8 +129,7 @@ def _texts(data: DataSpec) -> Iterator[_Text]:
 
 
 def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
-    """Yield (name of the field, tokens of all its texts, numbers of the texts in the training set) for each token
-    field."""
+    """Yield (name of the field, tokens of all its texts, indices of the training set's texts) for each token field."""
     table = training.table
     if isinstance(table, TextRows):
         chosen = training.rows.at(np.arange(len(training.rows)))
@@ -208,8 +208,8 @@ def _check_terms(recipe: Recipe, texts: dict[str, _Text]) -> Iterator[Diagnostic
 
 
 def _place(recipe: Recipe, term: str, key: str) -> Span:
-    """Return the place in the recipe of the node whose output the loss `term` reads as `key` (input or target); if the
-    loss reads a field, the place of this key."""
+    """Return where the recipe defines what the loss `term` reads as `key` (input or target). This is the place of a
+    node, or if the loss reads a field, the place of the loss's own key."""
     scope, name = recipe.model.scope, str(getattr(recipe.objective.losses[term], key))
     made = scope.outputs.get(name, name).partition(":")[0]
     node = next((node for node in scope.nodes if node.name == made), None)
@@ -229,8 +229,8 @@ def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
 
 
 def _slice_of(scope: Scope, wire: Wire) -> _Slice | None:
-    """Return the token field whose values a wire has, with the positions. Return None if the wire is neither a field
-    nor a slice of a field along its positions."""
+    """Return the field, and the range of its positions, whose values a wire (a value in the model's graph) has. Return
+    None if the wire is neither a field nor a slice of a field along its positions."""
     name, _, output = wire.partition(":")
     if not output:
         field, _, part = name.partition(".")
@@ -295,8 +295,8 @@ def _skip_casts(term: Term) -> Term:
 
 
 class _Way(NamedTuple):
-    """Wire that comes from a token field and has a vector for each token. `is_recurrent`: each vector also depends on
-    earlier tokens."""
+    """Vectors, one for each token of the field `field`, that a wire (a value in the model's graph) has. `is_recurrent`:
+    each vector also depends on earlier tokens."""
 
     field: str
     is_recurrent: bool = False

@@ -37,9 +37,9 @@ from declarative_train.packs.text.text_io import (
     TextCodec,
     TextOutput,
     context_of_published,
+    find_policy_output,
     find_text_output,
     is_of_text,
-    policy,
 )
 from declarative_train.packs.text.tokenizer import TokenizerError
 
@@ -241,7 +241,7 @@ def _text_output(trained: Trained) -> TextOutput:
     if not is_of_text(trained.plan):
         kind = trained.plan.data.source.get("type")
         raise UsageError(f"{trained.name} was trained on {kind} and not on text; help: `dtrain predict RUN INPUT`")
-    found = find_text_output(trained.plan) or policy(trained.plan)
+    found = find_text_output(trained.plan) or find_policy_output(trained.plan)
     if found is None:
         raise UsageError(
             f"{trained.name} has no logits (B, T, V) of the next token: no `cross_entropy` reads such an output, and "
@@ -277,8 +277,8 @@ def generate(
     chat: bool = False,
 ) -> Iterator[str]:
     """Yield the continuation of a prompt in pieces of text. It ends after `num_tokens` tokens, or at a token that ends
-    a text. `chat`: the prompt is a user's message, or messages as JSON. `number`: number of the continuation, since
-    each number gives another text with the same seed. The same seed and number give the same text on one machine."""
+    a text. `chat`: the prompt is a user's message, or messages as JSON. `number`: index of the continuation, if there
+    are several of one prompt: the text depends on `seed` and `number`, and is the same each time on one machine."""
     generator = torch.Generator().manual_seed(mix(seed, number) & (2**63 - 1))
     given = encode_prompt(prompt, model, chat=chat)
     model.begin(given)

@@ -27,8 +27,8 @@ class Pieces(NamedTuple):
 
 
 def pieces_of_texts(texts: Sequence[Sequence[int]], trained: Sequence[Sequence[bool] | None] | None = None) -> Pieces:
-    """Return Pieces with one piece and one row for each text. `trained`: for each text, whether each token counts in
-    the loss; None: all do."""
+    """Return the texts as Pieces: each text is one piece, and each row has one piece. `trained`: for each text, whether
+    each token counts in the loss; None: all do."""
     import numpy as np
 
     sizes = np.asarray([len(each) for each in texts], np.int64)

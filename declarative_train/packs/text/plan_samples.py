@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def add_samples(plan: Plan, recipe: Recipe) -> tuple[Plan, list[Diagnostic]]:
-    """Return (the plan with the tokens of its prompts, diagnostics if the model cannot continue the prompts)."""
+    """Add the tokens of the prompts in `evaluation.samples` to the plan. Return (plan, diagnostics). If the model
+    cannot continue the prompts, the plan is unchanged."""
     asked: TextSamples | None = recipe.evaluation.samples  # type: ignore[attr-defined]
     if asked is None or plan.evaluation is None:
         return plan, []

@@ -139,9 +139,9 @@ def _extract_spans(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _extract_turns(text: str) -> tuple[str, list[tuple[int | None, int, int]]]:
-    """Remove the marks TURN from a text. Return (text, passages between the marks), each passage as (number of its
-    message or None, begin, end). Text after an inner loop over messages belongs to the message of the outer loop again.
-    """
+    """Remove the marks TURN, which `_TurnInserter` describes, from a rendered text. Return (text, passages between the
+    marks). A passage is (index of the message that it belongs to, or None, begin, end). After the end of a loop over
+    messages, the text belongs to the message of the loop around it."""
     kept: list[str] = []
     found: list[tuple[int | None, int, int]] = []
     size = 0
@@ -205,8 +205,8 @@ class _Environment(BoundedEnvironment):
         self.clock.look()
 
     def mark_turn(self, loop: int, item: Any = None) -> str:
-        """Return the mark that is written before the text of one iteration of loop number `loop`, or without `item` at
-        the end of the loop. `item`: value of the loop's variable; if it is not a message, return "" (no mark)."""
+        """Return the mark that begins the text of one iteration of loop number `loop`. `item`: value of the loop's
+        variable; if it is not a message, return "" (no mark). Without `item`, return the mark that ends the loop."""
         number = "" if item is None else getattr(item, "number", None)
         return "" if number is None else f"{TURN}{loop}:{number}{TURN}"
 
@@ -251,9 +251,11 @@ class _CheckInserter(NodeTransformer):
 
 
 class _TurnInserter(NodeTransformer):
-    """Transformer of a template's syntax tree that adds statements which write marks (TURN) into the text. A mark is
-    written at each iteration and at the end of each loop, and where a loop over a range assigns a message to a
-    variable. Text that a template stores in a variable gets no marks, because the template may process it."""
+    """Transformer of a template's syntax tree. It adds statements that write marks (TURN) into the rendered text, from
+    which `_extract_turns` finds the message that a passage belongs to. A loop writes a mark at the beginning of each
+    iteration and after its end. A loop over `range(...)` also writes one after each assignment to a variable, because
+    it may get the message by its index. Text that a template stores in a variable gets no marks, because the template
+    may process it."""
 
     def __init__(self) -> None:
         self._num_loops = 0
@@ -267,13 +269,13 @@ class _TurnInserter(NodeTransformer):
         self.generic_visit(node)
         self._range = outer
         if isinstance(node.target, nodes.Name):
-            node.body.insert(0, _turn(loop, node.target))
+            node.body.insert(0, _mark_statement(loop, node.target))
         return [node, nodes.Output([_call_node("mark_turn", [loop])], lineno=node.lineno)]
 
     def visit_Assign(self, node: nodes.Assign) -> list[nodes.Node]:  # noqa: N802
         if self._range is None or not isinstance(node.target, nodes.Name):
             return [node]
-        return [node, _turn(self._range, node.target)]
+        return [node, _mark_statement(self._range, node.target)]
 
     def _skip(self, node: nodes.Node) -> nodes.Node:
         return node
@@ -281,8 +283,9 @@ class _TurnInserter(NodeTransformer):
     visit_AssignBlock = visit_Macro = visit_CallBlock = visit_FilterBlock = _skip  # noqa: N815
 
 
-def _turn(loop: nodes.Const, target: nodes.Name) -> nodes.Node:
-    """Return a statement that writes the mark of the message in the variable `target`, within loop number `loop`."""
+def _mark_statement(loop: nodes.Const, target: nodes.Name) -> nodes.Node:
+    """Return a statement that writes a mark into the rendered text. It says that the text from here on belongs to the
+    message in the variable `target`. `loop`: number of the loop that contains the statement."""
     return nodes.Output([_call_node("mark_turn", [loop, nodes.Name(target.name, "load")])], lineno=target.lineno)
 
 

@@ -76,7 +76,8 @@ class TextDataset(FilesDataset):
 
 
 class ByteTable(Table):
-    """Table of the bytes of files: local files are mapped into memory, others are read by range."""
+    """Table of the bytes of files, one byte per row. Local files are mapped into memory. Of remote files, only the
+    blocks that are needed are read."""
 
     blocks_may_be_cut = True
 

@@ -56,10 +56,10 @@ def find_text_output(plan: Plan) -> TextOutput | None:
     return None
 
 
-def policy(plan: Plan) -> TextOutput | None:
-    """Return the output that predicts the next token in a plan without a `cross_entropy`, such as preference
-    optimisation. It is the output of the only node with trained parameters that gives the objective the logits of all
-    tokens. Return None if there is not exactly one such node."""
+def find_policy_output(plan: Plan) -> TextOutput | None:
+    """Return the output with the logits of the next token in a plan without a `cross_entropy`, such as preference
+    optimisation. It is the output of the only node that has trained parameters, is read by another node, and computes
+    logits for all tokens. Return None if there is not exactly one such node."""
     graph = prune(plan, list(dict.fromkeys(term.input for term in plan.objective.terms)))
     read = {edge for node in graph.nodes for edge in node.inputs.values()}
     trained = [parameter.name for parameter in plan.parameters if not parameter.frozen]

@@ -13,7 +13,7 @@ TokenChoice = bool | TokenText
 
 
 class Buckets(BaseModel):
-    """Lengths to which batches are padded."""
+    """Length buckets of a token field: each batch is padded to one of these lengths."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 

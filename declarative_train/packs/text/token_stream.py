@@ -31,7 +31,7 @@ class TokenTable(Table):
             raise SourceError("unreadable", str(error), help=error.help) from error
         self.files, self.read_with = tuple(files), found.files
         sizes = {path: size_bytes(path) for path in files}
-        self._pieces = [piece for path in files for piece in _pieces(path, sizes[path])]
+        self._pieces = [piece for path in files for piece in _divide_file(path, sizes[path])]
         work = EncodingJob(
             len(self._pieces),
             lambda start, stop: self._pieces[start:stop],
@@ -73,7 +73,7 @@ Piece = tuple[str, int, int, bool]
 """File, first byte, end byte (exclusive), and whether this is the last piece of the file."""
 
 
-def _pieces(path: str, size: int) -> list[Piece]:
+def _divide_file(path: str, size: int) -> list[Piece]:
     """Divide a large file into pieces that end with a line and are encoded separately. `size`: bytes of the file."""
     ends = [0]
     while ends[-1] < size:

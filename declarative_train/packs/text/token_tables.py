@@ -137,8 +137,8 @@ def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, st
 
 
 class TextRows(Table):
-    """Table with the columns of another table, and the tokens of its texts. `reads_files`: some fields are not tokens
-    and are read from files, so that reading a row costs as much as reading the block that contains it."""
+    """Table with the columns of another table, and the tokens of its texts. `reads_files`: some fields, which are not
+    tokens, are read from files. Reading one row then costs as much as reading the whole block that contains it."""
 
     def __init__(self, table: Table, fields: dict[str, tuple[TokensField, Tokens]], *, reads_files: bool) -> None:
         self.source, self.fields = table, fields
@@ -278,7 +278,7 @@ class PackedRows(Table):
         return _unread(self.source, {name: each.tokens for name, each in self.fields.items()})
 
     def place(self, row: int) -> str:
-        """Return the place of the first text of the sample `row`."""
+        """Return, as text for messages, the index of a sample and where its first text is."""
         packing = self.packing
         text = int(self._chosen[packing.texts[packing.begins[row]]])
         return f"sample {row + 1}, which starts in {self.source.place(text)}"

@@ -55,9 +55,9 @@ def is_inline(template: str) -> bool:
 
 
 class Tokenizer(ABC):
-    """Tokenizer. Token numbers are 0 to `num_tokens` - 1. `special`: numbers of those of the special tokens bos, eos,
-    pad and unk that exist, by these names. `chat_template`: Jinja text. `sha256`: hash that identifies the tokenizer.
-    """
+    """Tokenizer. Its tokens have the numbers 0 to `num_tokens` - 1. `special`: {role (bos, eos, pad or unk): number of
+    the token}, without the roles that the tokenizer does not have. `chat_template`: Jinja text. `sha256`: hash that
+    identifies the tokenizer."""
 
     num_tokens: int
     special: Mapping[str, int]
@@ -90,9 +90,9 @@ class Tokenizer(ABC):
         """Return the text of the token with this number."""
 
     def role(self, role: str, asked: bool | str) -> int | None:
-        """Return the number of the token for `role`, such as eos. `asked`: value of this key in the recipe. With true
-        it is the tokenizer's own token for this role, with a text the token of this text; with false, return None.
-        Raises TokenizerError."""
+        """Return the number of the token for `role` (bos, eos, pad or unk). `asked`: the recipe's value for this role.
+        True means the tokenizer's own token for the role, a text means the token with this text, and for False the
+        result is None. Raises TokenizerError."""
         if asked is False:
             return None
         if isinstance(asked, str):
@@ -331,9 +331,10 @@ def _side_path(path: str, name: str) -> str:
 # -- files that are copied into a checkpoint
 
 
-def copies(components: Iterable[Mapping[str, object]]) -> dict[str, bytes]:
-    """Return the files of tokenizers and chat templates that a checkpoint must contain, as a dict from the name in the
-    checkpoint to the content. `components`: sources and fields, which name these files. Raises TokenizerError."""
+def make_copies(components: Iterable[Mapping[str, object]]) -> dict[str, bytes]:
+    """Return the files of tokenizers and chat templates that a checkpoint must contain, as {name in the checkpoint:
+    content}. `components`: the keys of sources and fields; `tokenizer` and `template` name these files. Raises
+    TokenizerError."""
     found: dict[str, bytes] = {}
     for component in components:
         template = component.get("template")

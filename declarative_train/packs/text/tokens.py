@@ -310,8 +310,8 @@ class TokensField(Field):
 
     def encode(self, value: Any, columns: Sequence[Column], row: int, found: Tokenizer) -> Encoded:
         """Encode the value of one row (from `join_columns`), without cutting the tokens to the length of a sample.
-        Raises BadValueError if there is no text or it cannot be read; with `truncate: error` also if it is too
-        long."""
+        Raises BadValueError for a missing text and for one that cannot be encoded. With `truncate: error`, a text that
+        is longer than a sample is an error too, unless texts are packed."""
         if (key := self.missing_key(value)) is not None:
             name, hint = columns[self._places[key]].name, "leave the row out, or write a text there"
             raise BadValueError("missing", name, f"`{name}` misses a text", row=row, help=hint)
@@ -323,7 +323,7 @@ class TokensField(Field):
         written = chat.RenderedChat("", ())
         try:
             if self.is_chat(columns):
-                written = self.write(text, prompt, given.get("tools"), found)
+                written = self.render(text, prompt, given.get("tools"), found)
                 tokens, trained = chat.tokens(written, found)
             elif prompt is not None:
                 tokens, trained = self.encode_after_prompt(prompt, text, found)
@@ -338,9 +338,10 @@ class TokensField(Field):
             raise BadValueError("outside", columns[0].name, message, row=row, key="length")
         return Encoded(tokens, trained, written.unread)
 
-    def write(self, text: str, prompt: str | None, tools: str | None, found: Tokenizer) -> chat.RenderedChat:
-        """Render a dialogue with the chat template. `text`: the messages as JSON, or the answer to `prompt`; `tools`:
-        JSON schemas as text. Raises ChatError."""
+    def render(self, text: str, prompt: str | None, tools: str | None, found: Tokenizer) -> chat.RenderedChat:
+        """Return a dialogue rendered with the chat template, with the spans that count in the loss. `text`: the
+        messages as JSON; if there is a `prompt`, only the answer to it. `tools`: JSON schemas as text. Raises
+        ChatError."""
         before = [] if prompt is None else chat.messages(prompt, "user")
         given = [*before, *chat.messages(text, None if prompt is None else chat.ASSISTANT)]
         template = chat.template_text(self.template, found)
@@ -365,8 +366,8 @@ class TokensField(Field):
         self, tokens: list[int], trained: list[bool] | None, found: Tokenizer, *, learns_end: bool
     ) -> tuple[list[int], list[bool] | None]:
         """Add the tokens `bos` and `eos`, if the field has them and the text does not begin or end with them. Return
-        (tokens, flags). `trained`: for each token, whether it is to be predicted; None: all are. `learns_end`: this
-        flag for `eos`."""
+        (tokens, flags). `trained`: for each token, a flag whether it is to be predicted; None: all are. `learns_end`:
+        the flag for the added `eos`."""
         first, last = found.role("bos", self.bos), found.role("eos", self.eos)
         if first is not None and tokens[:1] != [first]:
             tokens = [first, *tokens]
@@ -378,7 +379,7 @@ class TokensField(Field):
 
     def cut_to_length(self, start: Any, stop: Any) -> tuple[Any, Any]:
         """Cut a range of tokens to the length of a sample, at its start or end (key `truncate`). Return the new (start,
-        stop). `start`, `stop`: numbers, or arrays for many ranges."""
+        stop). `start`, `stop`: indices of tokens, or arrays of indices for many ranges."""
         import numpy as np
 
         if self.truncate == "start":
@@ -400,8 +401,9 @@ class TokensField(Field):
 
 
 class _TokenizerTally(Tally):
-    """Statistics of a token field: number of tokens and hash of its tokenizer. Because of them, the range of the tokens
-    is known also when the tokenizer's file is missing. No rows are read."""
+    """Statistics of a token field: how many tokens its tokenizer has, the tokenizer's hash, and for dialogues the hash
+    of the chat template. A run stores them, so that the range of the tokens is known even if the tokenizer's file is
+    missing. They are computed without reading rows."""
 
     needs_rows = False
 

@@ -11,7 +11,7 @@ import torch
 from declarative_train.app.main import main
 from declarative_train.inference.trained import Trained, UsageError, open_trained
 from declarative_train.packs.text.generation import Sampling, TextModel, choose_token, generate
-from declarative_train.packs.text.text_io import policy
+from declarative_train.packs.text.text_io import find_policy_output
 from tests.inference.made_runs import trained
 
 TEXT = "the cow runs, " * 90
@@ -257,7 +257,7 @@ def test_a_published_model_sees_as_many_tokens_as_its_config_says(tmp_path: Path
 
 def test_the_policy_alone_writes(tmp_path: Path) -> None:
     trained_model = open_trained(trained(tmp_path, PREFERENCES))
-    found = policy(trained_model.plan)
+    found = find_policy_output(trained_model.plan)
     assert found is not None
     assert (found.output, found.field) == ("policy", "chosen")
     both = open_trained(

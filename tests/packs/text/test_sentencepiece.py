@@ -18,7 +18,7 @@ from declarative_train.inference.trained import open_trained
 from declarative_train.packs.text import conversion
 from declarative_train.packs.text.generation import TextModel, encode_prompt
 from declarative_train.packs.text.problem import TokenizerError
-from declarative_train.packs.text.tokenizer import copies, make_published_files, tokenizer
+from declarative_train.packs.text.tokenizer import make_copies, make_published_files, tokenizer
 from declarative_train.packs.text.tokens import TokensField
 
 spm = pytest.importorskip("sentencepiece")
@@ -73,7 +73,7 @@ def test_numbers_are_those_of_sentencepiece_and_of_transformers(folder: Path) ->
 @pytest.mark.timeout(120)
 def test_what_travels_is_read_without_sentencepiece(folder: Path, tmp_path: Path) -> None:
     found = tokenizer(str(folder))
-    kept = copies([{"type": "tokens", "tokenizer": str(folder)}])
+    kept = make_copies([{"type": "tokens", "tokenizer": str(folder)}])
     for name, content in {**kept, **make_published_files(found)}.items():
         (tmp_path / name).write_bytes(content)
     (name,) = [name for name in kept if name.endswith(".json") and "tokenizer_config" not in name]

@@ -45,7 +45,7 @@ def scaled_twice(span: Span, field: str, ends: tuple[float, float], *, is_second
     Finds: a second `normalize` of the same pictures; or a `normalize` after which all pixels are above 0, all are below
            0, or some are beyond -10 or 10. A mean for pixels from 0 to 255 is a common cause.
     Why:   pixels are from 0 to 1 before the first `normalize`. With such a mean or std, all pixels get nearly the same
-           value or large values, for which the start weights of the layers are not made.
+           value or large values, for which the initial weights of the layers are not made.
     Diff:
         data:
           transforms:

@@ -17,8 +17,8 @@ class MixUp(PairTransform):
     """Weighted mean of the fields and labels of two samples: Zhang et al., https://arxiv.org/abs/1710.09412.
 
     share * own + (1 - share) * partner's, only in training. Partners are neighbours in the epoch's order (positions 2k
-    and 2k + 1), so that all layouts mix the same samples. In an epoch with an odd number of samples, the last one is
-    unchanged.
+    and 2k + 1), so that the pairs do not depend on how many ranks divide a batch. In an epoch with an odd number of
+    samples, the last one is unchanged.
     """
 
     type: Literal["mixup"] = "mixup"
@@ -48,8 +48,8 @@ class CutMix(PairTransform):
     https://arxiv.org/abs/1905.04899.
 
     Labels are mixed in proportion to the areas, only in training. Partners are neighbours in the epoch's order
-    (positions 2k and 2k + 1), so that all layouts mix the same samples. In an epoch with an odd number of samples, the
-    last one is unchanged.
+    (positions 2k and 2k + 1), so that the pairs do not depend on how many ranks divide a batch. In an epoch with an odd
+    number of samples, the last one is unchanged.
     """
 
     of_pictures: ClassVar[bool] = True

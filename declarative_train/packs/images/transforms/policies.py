@@ -58,8 +58,8 @@ def _make_enhancement(what: str) -> Change:
 
 
 def _change_colours(name: str) -> Change:
-    """Return a change that applies the function `name` of Pillow's `ImageOps` to the colours of an image. Alpha is kept
-    separately, because these functions do not support it."""
+    """Return a function (image, amount) -> changed image. It applies the function `name` of Pillow's `ImageOps` to the
+    colours; alpha is kept separately, because these functions do not support it."""
 
     def change(picture: Any, amount: float) -> Any:
         from PIL import ImageOps
@@ -105,7 +105,8 @@ def _change(
     drawn: Drawn, level: int, greatest: dict[str, tuple[float, float]]
 ) -> tuple[str, Callable[[int, int], float]]:
     """Draw a change. Return its name, and a function from (height, width) of an image to the amount of the change.
-    `level`: strength of the change. `greatest`: {change: its amounts at the lowest and at the highest level}."""
+    `level`: strength of the change, an index of one of the paper's levels. `greatest`: {change: its amounts at the
+    lowest and at the highest level}."""
     name = list(_CHANGES)[drawn.below(len(_CHANGES))]
     first, last = greatest.get(name, (0.0, 0.0))
     amount = first + (last - first) * level / (_LEVELS - 1)

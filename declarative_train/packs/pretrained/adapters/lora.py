@@ -66,8 +66,9 @@ class LowRank(Adapter):
         return self
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
-        """Return the keys as data. Keys that come from the adapter's folder (`from`) are left out, and `split` if it is
-        not set."""
+        """Return the keys of the adapter as data. If the adapter comes from a folder (`from`), the keys whose values
+        are in the folder are left out. `from` and `split` are left out if they are not set. `defaults`: as in
+        `Component.as_data`."""
         data = super().as_data(defaults=defaults)
         given = ("rank", "alpha", "rslora", "split") if self.folder is not None else ()
         absent = [key for key in (FROM, "split") if data.get(key) is None]
@@ -118,9 +119,9 @@ class LowRank(Adapter):
         return linear_weight() if parameter == A else start("zeros")
 
     def cut(self, weight: ParameterCut) -> LayerCut | str:
-        """Return how the ranks of `tensor` divide the adapter, or a reason if they cannot. `weight`: how they divide
-        the weight of its linear map. One matrix is divided along the same features as the weight. The other one is not
-        divided, and its gradient is summed over the ranks."""
+        """Return how the ranks of the axis `tensor` divide the adapter, or the reason if they cannot. `weight`: how
+        they divide the adapted weight. Either A or B is divided along the same features as this weight. The other
+        matrix is not divided, and its gradient is summed over the ranks."""
         if weight.dim == 1:
             return LayerCut("rows", {A: ParameterCut(1, weight.pieces)}, (B, MAGNITUDE) if self.has_magnitude else (B,))
         ends = [*accumulate(weight.pieces, initial=0)]

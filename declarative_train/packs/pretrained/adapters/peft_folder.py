@@ -43,7 +43,8 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class PeftFolder:
-    """Opened folder of adapters that PEFT wrote. `shapes`: shape of each tensor, by its name without PREFIX."""
+    """Opened folder of adapters that PEFT wrote. `shapes`: {name of a tensor: its shape}; the names lack PREFIX, with
+    which all names in PEFT's file begin."""
 
     path: str
     config: Mapping[str, Any]
@@ -53,7 +54,7 @@ class PeftFolder:
     def file(self) -> str:
         return os.path.join(self.path, FILE)
 
-    def names_of(self, slices: Sequence[Slice]) -> list[Slice]:
+    def find_adapted(self, slices: Sequence[Slice]) -> list[Slice]:
         """Return those of `slices` for which the folder has an adapter."""
         return [each for each in slices if f"{each.module}.{A}" in self.shapes]
 
@@ -61,7 +62,7 @@ class PeftFolder:
         """Return the adapter of the linear map that consists of `slices`; None if the folder has no adapter for any of
         them. `make`: function that creates the adapter from settings in the folder. `kind`: type of the adapter, `lora`
         or `dora`. Raises PublishedError, also if the folder's adapters have another type."""
-        present = self.names_of(slices)
+        present = self.find_adapted(slices)
         if not present:
             return None
         ranks = {self.shapes[f"{each.module}.{A}"][0] for each in present}

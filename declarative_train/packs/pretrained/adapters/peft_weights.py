@@ -56,7 +56,7 @@ def _adapter_entries(
         adapter = settings_of(recipe.model.rules, f"{path}.weight").adapter
         if adapter is None or adapter.made_from != folder.path:
             continue
-        present = folder.names_of(names.slices(folder, path, lowered.maps[path][0]))
+        present = folder.find_adapted(names.slices(folder, path, lowered.maps[path][0]))
         yield f"{path}.{A}", [PartPlan(f"{PREFIX}{each.module}.{A}", 1, False) for each in present]
         for own in (B, MAGNITUDE) if getattr(adapters[path], "has_magnitude", False) else (B,):
             rows = [PartPlan(f"{PREFIX}{each.module}.{own}", each.last - each.first, False) for each in present]

@@ -128,8 +128,8 @@ def _read_timm(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _write_timm(config: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config of timm with the values in `params`. Values that the architecture implies are left out.
-    `num_features` is the input size of the output layer."""
+    """Return a config of timm with the number of classes in `params`. Keys that are arguments of timm's models are
+    moved to `model_args`."""
     count = params["out_features"] or 0
     old = dict(config.get("model_args") or {}) | ({"num_classes": count} if config.get("model_args") else {})
     args = {key: value for key, value in config.items() if key in _ARGUMENTS}

@@ -160,10 +160,10 @@ class LibraryLayer(Layer):
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)
 
     def _count_elements(self, inputs: Inputs, matrices: Sequence[Weight]) -> tuple[list[int], int]:
-        """Return (own, whole): for each of the parameters `matrices`, the number of elements that this rank multiplies
-        with, and the number of elements of all of them in the undivided model. Stacked experts that are divided over
-        `expert` count as if they were undivided, because a rank computes its experts also for the rows of other ranks.
-        """
+        """Return (own, whole). `own`: for each of the parameters `matrices`, how many elements this rank multiplies
+        with. `whole`: how many elements all of them have in the undivided model. Stacked experts that are divided over
+        the axis `expert` count in `own` as if they were undivided, because a rank computes its experts also for the
+        rows of other ranks."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         shapes = {name: item.shape for name, item in bare(self, inputs).named_parameters(remove_duplicate=False)}
@@ -175,10 +175,10 @@ class LibraryLayer(Layer):
         return own, max(1, whole)
 
     def products(self, use: Use) -> list[Product]:
-        """Return the matrix products of a forward. The total number of operations is torch's count in a trace without
-        values. It is divided between trained and frozen weights in proportion to their sizes. If there is only one
-        weight, or the forward cannot be traced, each weight counts as one product with all vectors of the first input.
-        """
+        """Return the matrix products of a forward. torch counts the operations of the whole model in a trace without
+        values, and this number is divided between trained and frozen weights in proportion to their sizes. If there is
+        only one weight, or the forward cannot be traced, each weight counts as one product with all vectors of the
+        first input."""
         from declarative_train.packs.pretrained.libraries.modules.node import forward_flops
 
         sides = int(any(use.graded.values()) or use.is_inner_graded)

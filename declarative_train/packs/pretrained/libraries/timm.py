@@ -31,8 +31,8 @@ class Timm(LibraryLayer):
     """A model of the library timm (`pip install 'declarative_train[timm]'`): pictures (B, C, H, W) to scores of classes
     or features. A pipeline keeps it in one stage.
 
-    The channels are those of `x`. Parameters have timm's names. Those that start at random are initialised by timm,
-    with random numbers that depend on `seed` and the node's name.
+    The number of channels is that of the input `x`. Parameters have timm's names. Those that start at random are
+    initialised by timm, with random numbers that depend on `seed` and the node's name.
     """
 
     library: ClassVar[str] = "timm"

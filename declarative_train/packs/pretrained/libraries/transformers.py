@@ -213,8 +213,9 @@ class Transformers(LibraryLayer):
     def run(
         self, forward: Callable[..., Any], values: Sequence[torch.Tensor | None], main: str, output: str | None
     ) -> torch.Tensor:
-        """Call a `forward` of the library and return its output `output`; None: the usual one. `values`: as in `call`.
-        `main`: name of the argument for the node's main input."""
+        """Call `forward`, a function of the library, and return its output named `output`; None: the usual output of
+        the model. `values`: the inputs in the order of `ports`, None for an input without a value. `main`: name of the
+        argument for the node's main input."""
         import torch
 
         given = {
@@ -293,8 +294,9 @@ class Transformers(LibraryLayer):
         return super().build(inputs) if self._part is None else build_part(self, self._part)
 
     def products(self, use: Use) -> list[Product]:
-        """Return the matrix products of a forward. For a part of a model, the operations of the whole model are divided
-        in proportion to the elements of the weights. The table of an embedding counts as none."""
+        """Return the matrix products of a forward. If the node is only a part of a model, each of its weights gets
+        operations of the whole model in proportion to its elements. A part that reads ids has no products, because it
+        only looks up an embedding."""
         if self._part is None:
             return super().products(use)
         from declarative_train.packs.pretrained.libraries.modules.parts import count_operations

@@ -14,8 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def misuse(args: argparse.Namespace) -> None:
-    """Return None: this command has no arguments that another command could be given. (The interface requires this
-    function.)"""
+    """Return None. Every subcommand of `dtrain data` has this function, which reports arguments given to the wrong
+    subcommand; this one has no arguments of its own."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -45,8 +45,8 @@ class LoraLinear(nn.Linear):
         self._kind = ""
 
     def divide(self, kind: str, ranks: TensorRanks) -> None:
-        """Prepare the module for this rank's part of the map, which is divided over `ranks`. The caller replaces the
-        parameters. `kind`: how the map is divided (`LayerCut.kind`)."""
+        """Prepare the module for computing only this rank's part of the map, which is divided over `ranks`. `kind`: how
+        the map is divided (`LayerCut.kind`). The caller then replaces the parameters by their parts on this rank."""
         self._kind, self._ranks = kind, ranks
         if kind != "rows" and self.split is not None:
             self.split = tuple((first // ranks.size, last // ranks.size) for first, last in self.split)

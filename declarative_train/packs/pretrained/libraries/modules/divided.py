@@ -18,8 +18,8 @@ from declarative_train.components.layers.modules.moe import apply_experts
 
 
 def divide_parts(model: nn.Module, parts: Mapping[str, str], ranks: TensorRanks) -> None:
-    """Divide submodules of a model over `ranks`. `parts`: {path of a submodule: kind of its division}. The caller
-    replaces the parameters."""
+    """Divide submodules of a model over `ranks`. `parts`: {path of a submodule: kind of its division}. The caller then
+    replaces the parameters by their parts on this rank."""
     for path, kind in parts.items():
         part = model.get_submodule(path)
         if isinstance(part, nn.Embedding):
@@ -38,8 +38,8 @@ def divide_parts(model: nn.Module, parts: Mapping[str, str], ranks: TensorRanks)
 
 
 def divide_experts(model: nn.Module, parts: Sequence[str], peers: ExpertRanks) -> None:
-    """Divide the experts of a model over the ranks of `expert`. `parts`: paths of the submodules that contain experts.
-    The caller replaces the parameters."""
+    """Divide the experts of a model over the ranks of the axis `expert`. `parts`: paths of the submodules that contain
+    experts. The caller then replaces the parameters by those of this rank's experts."""
     for path in parts:
         part: Any = model.get_submodule(path)
         kind: Any = type(part)

@@ -324,8 +324,8 @@ class _Part:
         return LayerCut("hidden", self._own())
 
     def cut_own_parameters(self) -> LayerCut:
-        """Return the division of parameters that a module has directly, not in a submodule, such as the sinks of
-        attention."""
+        """Return the division, by heads, of the parameters that belong to the module itself and not to a submodule,
+        such as the sinks of attention."""
         return LayerCut("heads", self._own())
 
     def share_identity(self) -> LayerCut:

@@ -69,14 +69,14 @@ class LibraryNode(nn.Module):
 
     def divide_parts(self, parts: Mapping[str, str], ranks: TensorRanks) -> None:
         """Make the model compute only this rank's part of the submodules in `parts`, {path: kind of the division
-        (`core/cuts.py`)}. The caller replaces the parameters."""
+        (`core/cuts.py`)}. The caller then replaces the parameters by their parts on this rank."""
         from declarative_train.packs.pretrained.libraries.modules.divided import divide_parts
 
         divide_parts(self, parts, ranks)
 
     def divide_experts(self, parts: Sequence[str], peers: ExpertRanks) -> None:
-        """Make the model keep only this rank's experts in the submodules `parts`. The caller replaces the
-        parameters."""
+        """Make the model keep only this rank's experts in the submodules `parts`. The caller then replaces the
+        parameters by those of these experts."""
         from declarative_train.packs.pretrained.libraries.modules.divided import divide_experts
 
         divide_experts(self, parts, peers)
@@ -131,7 +131,7 @@ def bare(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
         while len(_BARE) >= _MOST_KEPT:
             del _BARE[next(iter(_BARE))]
         module = _make_bare(layer, inputs)
-        _adopt(module, layer.over)
+        _replace_batch_norms(module, layer.over)
         _BARE[key] = module
     return _BARE[key]
 
@@ -266,10 +266,9 @@ def sample(spec: Any) -> Tensor:
 # -- the parts of a model
 
 
-def _adopt(module: nn.Module, over: str) -> None:
-    """Replace the model's batch normalisations, including timm's variants with an activation, by
-    `BatchNormModule`. `over`: the samples that are normalised together.
-    """
+def _replace_batch_norms(module: nn.Module, over: str) -> None:
+    """Replace the model's batch normalisations, including timm's variants with an activation, by `BatchNormModule`.
+    `over`: the recipe's value for the samples that are normalised together."""
     adopt_batch_norms(module)
     for part in module.modules():
         if type(part).__name__ == "BatchNormAct2d" and part.momentum is not None and part.running_mean is not None:
@@ -316,7 +315,7 @@ _RATES = ("p", "drop_prob", "prob", "drop_p")
 
 def foreign_batch_norms(module: nn.Module) -> list[str]:
     """Return the names of batch normalisations that could not be replaced by `BatchNormModule`. Their running
-    statistics would depend on the layout."""
+    statistics would depend on how a batch is divided over ranks and microbatches."""
     return [
         name
         for name, part in module.named_modules()

@@ -33,7 +33,7 @@ from declarative_train.packs.pretrained.libraries.modules.node import (
 
 
 class PartInterface(LibraryInterface, Protocol):
-    """Interface of `Transformers`: the methods that this module uses."""
+    """Interface of `Transformers` (transformers.py): the methods that this module uses."""
 
     @property
     def output(self) -> str | None: ...
@@ -56,7 +56,7 @@ def _find(layer: PartInterface, inputs: Inputs) -> ModelParts | str:
     with torch.device("meta"):
         model: Any = build_node(layer, inputs).eval()
     plan: dict[str, Any] = getattr(model, "pp_plan", None) or {}
-    paths = _paths(model, plan)
+    paths = _list_paths(model, plan)
     if isinstance(paths, str):
         return paths
     if layer.output is not None:
@@ -68,11 +68,12 @@ def _find(layer: PartInterface, inputs: Inputs) -> ModelParts | str:
     heads = list(dict.fromkeys(name.rpartition(".")[0] for name in outside))
     if len(heads) > 1 or any(hasattr(model.get_submodule(each), "__getitem__") for each in heads):
         return f"the library's plan has no part for `{outside[0]}`"
-    return _try(paths, heads, layer, inputs, model)
+    return _try_parts(paths, heads, layer, inputs, model)
 
 
-def _paths(model: nn.Module, plan: Mapping[str, Any]) -> list[str] | str:
-    """Return the paths of the parts in the library's plan, each layer for itself; or the reason why there are none."""
+def _list_paths(model: nn.Module, plan: Mapping[str, Any]) -> list[str] | str:
+    """Return the paths of the parts in the library's pipeline plan. A list of layers gives one path for each layer. If
+    the plan cannot be used, return the reason."""
     named, prefix = dict(model.named_modules()), _prefix(model)
     names = [name for name in plan if name in named and name.startswith(prefix)]
     lists = [name for name in names if isinstance(named[name], nn.ModuleList)]
@@ -90,7 +91,8 @@ def _paths(model: nn.Module, plan: Mapping[str, Any]) -> list[str] | str:
 
 
 def _prefix(model: Any) -> str:
-    """Return the path of the model without its head, with a dot at the end; "" for a model without a head."""
+    """Return the beginning of the paths of all submodules but the head, such as `model.`; "" for a model without a
+    head."""
     return f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
 
 
@@ -99,10 +101,10 @@ def _list_kept(model: nn.Module) -> list[str]:
     return list(model.state_dict(keep_vars=True))
 
 
-def _try(body: list[str], head: list[str], layer: PartInterface, inputs: Inputs, model: Any) -> ModelParts | str:
-    """Run the model without values, and return its parts, or the reason why they cannot be run one after the other.
-    `body`, `head`: paths of the parts. Unlike other parts, the head may read only some positions of the output of the
-    part before it."""
+def _try_parts(body: list[str], head: list[str], layer: PartInterface, inputs: Inputs, model: Any) -> ModelParts | str:
+    """Run the model on tensors without values. Return its parts, or the reason why they cannot be run one after the
+    other. `body`: paths of the parts before the head; `head`: paths of the head. Each part of the body must read the
+    output of the part before it; the head may read only some positions of it."""
     paths = [*body, *head]
     seen: list[str] = []
     made: dict[str, TensorSpec] = {}
@@ -178,7 +180,8 @@ class LibraryPart(nn.Module):
         return self._dtrain_layer.run(self.frame, values, "inputs_embeds", self._dtrain_output)
 
     def compute_own(self, *given: Any, **named: Any) -> Any:
-        """Return the result of the library's module, without the frame."""
+        """Return the result of the library's module alone. (`forward` may run this part in a frame, a copy of the whole
+        model.)"""
         return super().forward(*given, **named)
 
     def reset_buffers(self) -> None:
@@ -189,8 +192,8 @@ class LibraryPart(nn.Module):
 
 
 class _StandIn(nn.Module):
-    """Mixin for the class of each part in a frame. If the frame belongs to this part, its forward is the part's;
-    otherwise it returns its input."""
+    """Mixin for the class of each part in a frame, a copy of the model that computes only one of its parts. This part
+    has the attribute `part` and computes it; in every other part, `part` is None and the forward returns its input."""
 
     part: LibraryPart | None
 
@@ -209,7 +212,7 @@ def build_part(layer: PartInterface, path: str) -> nn.Module:
     """Return one part of a model as a module on the current device. Its parameters have no values yet."""
     device = torch.empty(0).device
     model: Any = find_model(layer)
-    paths = _paths(model, model.pp_plan)
+    paths = _list_paths(model, model.pp_plan)
     assert not isinstance(paths, str)
     with alone():
         part: Any = copy.deepcopy(model.get_submodule(path))
@@ -247,8 +250,8 @@ def _make_frame(body: nn.Module, paths: list[str], own: str, part: LibraryPart) 
 
 
 def count_operations(layer: PartInterface, length: int) -> float:
-    """Return the floating-point operations of a forward of the whole model, per element of its matrices; the tables of
-    embeddings do not count as matrices. `length`: number of ids in the sample."""
+    """Return how many floating-point operations a forward of the whole model has, divided by how many elements its
+    weight matrices have (without the tables of embeddings). `length`: how many ids a sample has."""
     owners = (part for part in find_model(layer).modules() if not isinstance(part, nn.Embedding))
     weights = (item for part in owners for item in part.parameters(recurse=False) if item.dim() > 1)
     found = forward_flops(layer, {"main": TensorSpec((length,), "int64", num_values=1)})

@@ -1,5 +1,5 @@
-"""AdamW of the package schedulefree, with all its numbers in the state of the parameters, so that checkpoints have
-them."""
+"""AdamW of the package schedulefree. Its number of steps and its other counters are in the state of the parameters, so
+that checkpoints have them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ _NUMBERS = ("k", "weight_sum", "lr_max")
 
 
 class ScheduleFreeAdamw(AdamWScheduleFree):  # type: ignore[misc]
-    """Optimizer of the package schedulefree, adapted to checkpoints. The library keeps the number of steps and the
-    weight of the average only in its parameter groups; this class also keeps them in the state of each parameter."""
+    """Optimizer of the package schedulefree, adapted to checkpoints. The library keeps the number of steps, the weight
+    of the average and the largest learning rate (_NUMBERS) only in its parameter groups. This class also keeps them in
+    the state of each parameter."""
 
     def step(self, closure: Any = None) -> Any:
-        """Update the parameters by one step, and copy the numbers of the parameter groups into the state of each
+        """Update the parameters by one step. Then copy _NUMBERS from the parameter groups into the state of each
         parameter. Return the result of `closure`, as torch's optimizers do."""
         loss = super().step(closure)
         for group in self.param_groups:
@@ -26,8 +27,8 @@ class ScheduleFreeAdamw(AdamWScheduleFree):  # type: ignore[misc]
         return loss
 
     def train(self) -> None:
-        """Write the weights of training, not their average, into the parameters. If states were loaded, their numbers
-        are copied to the parameter groups first."""
+        """Write the weights of training, not their average, into the parameters. Before that, copy _NUMBERS from the
+        states of the parameters to the parameter groups, because the states may come from a checkpoint."""
         for group in self.param_groups:
             states = (self.state[parameter] for parameter in group["params"] if parameter in self.state)
             known = next((state for state in states if "k" in state), None)
