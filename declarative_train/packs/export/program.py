@@ -134,7 +134,7 @@ class Prepare(nn.Module):
 
 class ToUnit(nn.Module):
     """Layer that converts an output (B, *items) to the unit of its target's columns. If the target is a count, the
-    output is the logarithm of the count."""
+    model's output is the logarithm of the count, and the result is the count."""
 
     def __init__(self, meaning: Meaning, dtype: torch.dtype) -> None:
         super().__init__()

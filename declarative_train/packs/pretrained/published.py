@@ -110,7 +110,7 @@ class Family:
     names    names of tensors, by library
     head     parameters of the head
     sizes    param of the block that is a size -> dimensions of parameters that have this size
-    follows param that is a size, and that comes from the block's inputs, not from a config -> a dimension of this size
+    follows  param that is a size, and that comes from the block's inputs, not from a config -> a dimension of this size
     """
 
     block: str
@@ -122,8 +122,8 @@ class Family:
     hints: Mapping[str, str] = field(default_factory=dict)
 
     def map(self, params: Mapping[str, object], library: str = TRANSFORMERS, kind: str | None = None) -> NameMap:
-        """Return the names of a model's tensors. `params`: params of the block. `kind`: kind of model; None: the
-        first."""
+        """Return the names of a model's tensors in the files of `library`. `params`: params of the block. `kind`: name
+        of the kind of model; None: the library's first kind."""
         names = self.names[library]
         own = next((each for each in self.kinds.values() if each.library == library), None)
         own = self.kinds[kind] if kind is not None else own
@@ -193,8 +193,8 @@ def family_of(block: str) -> Family | None:
 
 
 def _kinds(library: str, data: Mapping[str, Any]) -> Iterator[tuple[str, ModelKind]]:
-    """Yield (name, kind) for each kind of model of a library. `data`: the library's part of a family's file. It has
-    values for all kinds, which a kind may override."""
+    """Yield (name, kind) for each kind of model of a library. `data`: the library's part of a family's file. Its own
+    keys, such as `config`, hold for all kinds; an entry of `models` may override them for one kind."""
     for name, kind in data.get("models", {}).items():
         config, params, absent = ({**data.get(key, {}), **kind.get(key, {})} for key in ("config", "params", "absent"))
         yield (

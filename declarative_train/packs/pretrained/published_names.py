@@ -1,4 +1,4 @@
-"""Names of a block's weights in the files of published models."""
+"""Names that the weights of dtrain's blocks have in the files of published models."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ def _is_table(plan: Plan, one: Meaning) -> bool:
 
 
 def _inputs(plan: Plan, one: Meaning) -> list[str]:
-    """Return the names of the fields that the model reads, without the target. `one`: meaning of the model's output,
-    which names the target."""
+    """Return the names of the fields that the model reads, without the target. `one`: describes the model's output, and
+    names its target."""
     read = {edge for node in whole_graph(plan).nodes for edge in node.inputs.values()}
     return [field.name for field in plan.data.fields if field.name in read and field.name != one.field]
 
@@ -112,7 +112,7 @@ def _most_rows(one: Meaning) -> int:
 def _choose_metric(plan: Plan, one: Meaning) -> str:
     """Return the name of the metric by which the simple models are compared with the run's model. It is the first
     metric of the output in the recipe that can be computed for simple models too, or a common one if there is none.
-    `one`: meaning of the output."""
+    `one`: describes the output."""
     own = [str(each.component["type"]) for each in plan.objective.metrics if each.input == one.output]
     known = _NUMBER_METRICS if one.kind == "number" else _CLASS_METRICS
     return next((each for each in own if each in known), known[0])
@@ -120,7 +120,7 @@ def _choose_metric(plan: Plan, one: Meaning) -> str:
 
 def _read(plan: Plan, one: Meaning, batches: Batches, most: int | None = None) -> _Rows:
     """Return the rows of the batches. If there are more than `most` rows, return `most` of them at equal distances.
-    `one`: meaning of the output, which names the target."""
+    `one`: describes the model's output, and names its target."""
     fields = {field.name: field for field in plan.data.fields}
     parts: list[tuple[list[np.ndarray], list[np.ndarray], np.ndarray]] = []
     for batch in batches():
@@ -202,8 +202,8 @@ def _score(
     metric: str, one: Meaning, answers: np.ndarray, found: np.ndarray, shares: np.ndarray | None, classes: np.ndarray
 ) -> float:
     """Return the value of `metric` for the predictions of a simple model. Errors such as `mae` are in the unit of the
-    target's column. `one`: meaning of the output. `answers`, `found`: true and predicted values or classes. `shares`:
-    probability of each of `classes` for each row, for `auroc`."""
+    target's column. `one`: describes the output and its unit. `answers`, `found`: true and predicted values or classes.
+    `shares`: probability of each of `classes` for each row, for `auroc`."""
     if metric == "accuracy":
         return float((answers == found).mean())
     if metric == "f1":

@@ -32,7 +32,8 @@ _LONGEST = 62_135_596_800e6  # microseconds from the year 1 to 1970
 
 
 class DateField(FieldOfColumns):
-    """Dates and times as float32 numbers: the time, normalised, and the place in cycles such as the year and the week.
+    """Dates and times as float32 numbers: the time, normalised, and its position in cycles such as the year and the
+    week.
 
     A column holds dates, texts, or numbers that count from 1970. Times with an offset become UTC. The tensor has the
     numbers of the first column, in the order of its `parts`, then those of the next column.
@@ -195,8 +196,8 @@ class DateField(FieldOfColumns):
 
 
 def _parser(format: str | None) -> Callable[[Any], Any]:
-    """Return a function (value) -> datetime in UTC without time zone, or None for a missing value. `format`: the format
-    of texts, as for `strptime`; None: ISO 8601."""
+    """Return a function (value) -> datetime without time zone, or None for a missing value. A time with an offset is
+    converted to UTC. `format`: the format of texts, as for `strptime`; None: ISO 8601."""
 
     def parse(value: Any) -> datetime.datetime | None:
         if value is None or value != value or (isinstance(value, str) and not value.strip()):

@@ -54,10 +54,10 @@ class Encoded(NamedTuple):
 class EncodingJob(NamedTuple):
     """Texts to be encoded, and how to encode them.
 
-    num_texts    number of texts
-    read         function (start, stop) -> values of the texts with these numbers
-    encode       function (value, number of the text) -> tokens of the text; it may raise BadValueError
-    vocabulary   number of different tokens
+    num_texts    how many texts there are
+    read         function (start, stop) -> values of the texts from index `start` to `stop`
+    encode       function (value, index of the text) -> tokens of the text; it may raise BadValueError
+    vocabulary   how many different tokens there are
     has_trained  whether `encode` returns which tokens count in the loss
     about        everything on which the result depends, as JSON value; None: do not cache
     size_bytes   approximate size of all texts; 0: unknown"""
@@ -72,9 +72,9 @@ class EncodingJob(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Tokens of all texts. `tokens`: flat array of token numbers. `starts`: (num_texts + 1,) the start of each text,
-    and the end of the last one. `trained`: 1 for each token that counts in the loss; None: all do. `folder`: the folder
-    in the cache; "" if the tokens are in memory."""
+    """Tokens of all texts. `tokens`: flat array of token numbers. `starts`: (num_texts + 1,), index in `tokens` at
+    which each text starts, and the end of the last text. `trained`: 1 for each token that counts in the loss; None: all
+    do. `folder`: the folder in the cache; "" if the tokens are in memory."""
 
     tokens: np.ndarray
     starts: np.ndarray

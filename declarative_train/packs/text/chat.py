@@ -123,9 +123,9 @@ Messages = Sequence[dict[str, Any]]
 
 
 class RenderedChat(NamedTuple):
-    """Rendered dialogue.
+    """Dialogue rendered as text.
 
-    spans       (begin, end) in `text` of each answer of the assistant
+    spans       (begin, end) in `text` of answers of the assistant; `write` returns only those that count in the loss
     unread      keys of messages that the template did not read
     learns_end  whether a token that is added after the text counts in the loss"""
 
@@ -234,8 +234,9 @@ def dialogue(given: Messages, template: str) -> list[Message]:
 
 
 def _role(written: str, named: Collection[str], number: int) -> str:
-    """Return the template's name for the role `written` of message `number`. `named`: roles that the template mentions.
-    A role in `named` stays as it is, unless it is a synonym of the assistant. Raises ChatError for an unknown role."""
+    """Return the template's name for the role `written` of message `number`, counted from 1. `named`: roles that the
+    template mentions. A role in `named` stays as it is, unless it is a synonym of the assistant. Raises ChatError for
+    an unknown role."""
     found = ROLES.get(written.lower())
     if found != ASSISTANT and written in named:
         return written
@@ -247,7 +248,7 @@ def _role(written: str, named: Collection[str], number: int) -> str:
 
 def _check_flags(given: Mapping[str, Any], number: int) -> None:
     """Raise ChatError if a flag in a message (`FLAGS`) is not 0 or 1, or if it is 1 in a message that is not the
-    assistant's. `number`: the message's position."""
+    assistant's. `number`: number of the message, from 1."""
     for key in FLAGS:
         flag = given.get(key)
         if flag is None:
@@ -340,8 +341,8 @@ def _find_answers(
     found: Tokenizer,
     schemas: Sequence[object] | None,
 ) -> list[Span]:
-    """Return the (begin, end) in `whole`, the text of the dialogue, of each message whose number is in `learnt`. The
-    text of a message is what the template's loop over messages writes in the iteration for it."""
+    """Return the (begin, end) in `whole`, the text of the dialogue, of each message whose index is in `learnt`. The
+    text of a message is what the template writes for it in one iteration of its loop over messages."""
     text, passages = _turns(template, given, found, schemas)
     written = [(number, begin, end) for number, begin, end in passages if number is not None and end > begin]
     if text != whole or not written:
@@ -363,9 +364,10 @@ def _find_answers(
 
 
 def _check_contents(given: Messages, whole: str, written: Sequence[tuple[int, int, int]]) -> None:
-    """Raise ChatError if the text that the template writes for a question or answer lacks the message's content.
-    `whole`: the text of the dialogue; `written`: (number of the message, begin, end) of each passage in it. A question
-    may also be outside the loop over messages, because some templates write the first one together with the tools."""
+    """Raise ChatError if the text that the template writes for a question or answer lacks the message's content (after
+    its reasoning, if any). `whole`: the text of the dialogue; `written`: (index of the message, begin, end) of each
+    passage in it. A question may also be outside the loop over messages, because some templates write the first one
+    together with the tools."""
     parts: dict[int | None, str] = {}
     place = 0
     for number, begin, end in written:

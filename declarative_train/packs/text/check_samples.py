@@ -75,8 +75,8 @@ class _Text(NamedTuple):
 
     found   its tokenizer
     tokens  tokens of its texts
-    rows    numbers of the training texts that are checked
-    marks   whether only some tokens are to be predicted, so that these are marked
+    rows    indices of the training texts that are checked
+    marks   whether only some tokens are to be predicted (see `TokensField.marks_trained`)
     padded  fraction of the positions in samples that are padding; 0 for packed texts"""
 
     name: str
@@ -217,7 +217,8 @@ def _place(recipe: Recipe, term: str, key: str) -> Span:
 
 
 def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
-    """Return the tokens that the node `name` reads if the node is a causal language model; otherwise None."""
+    """Return the positions of a token field that the node `name` reads as ids, if the node is a causal language model;
+    otherwise None."""
     node = next((node for node in scope.nodes if node.name == name), None)
     wire = None
     if isinstance(node, BlockNode) and node.block in _CAUSAL:
@@ -343,7 +344,8 @@ def _follow_layer(node: LayerNode, scope: Scope, way: _Way, ways: dict[Wire, _Wa
 
 def _find_reduction(term: Term, *, is_recurrent: bool) -> str:
     """Return the operation by which an expression reduces the positions of a sequence to one value, such as `mean` or
-    "the last position", as text for a message; "" if it does not reduce them."""
+    "the last position", as text for a message; and "" if it does not reduce them. The last position counts as such a
+    value only if `is_recurrent`, because it then depends on all positions."""
     if not isinstance(term, Operation):
         return ""
     dims = term.options.get("dim")

@@ -29,8 +29,8 @@ def data_tables(data: DataSpec, sets: Mapping[str, PreparedSet]) -> list[Shown]:
 
 
 def lengths(sets: Mapping[str, PreparedSet]) -> list[Shown]:
-    """Return a table of the lengths of texts in tokens, with a row for each set and field; [] if there are no token
-    fields."""
+    """Return the table of the lengths of texts in tokens, with a column for each set and field; [] if there are no
+    token fields."""
     rows = [row for name, each in sets.items() for row in _make_rows(name, each)]
     if not rows:
         return []
@@ -60,12 +60,12 @@ def _make_rows(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
 
 
 def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fill: float) -> tuple[str, ...]:
-    """Return a row of the table of lengths.
+    """Return one column of the table of lengths: the names of the set and the field, then the values as text.
 
     name     name of the set
-    sizes    number of tokens of each text
-    length   tokens of a sample; longer texts are cut, or divided if texts are packed
-    samples  number of samples
+    sizes    how many tokens each text has
+    length   how many tokens a sample has; longer texts are cut, or divided if texts are packed
+    samples  how many samples there are
     fill     fraction of the positions in all samples that hold a token, not padding"""
     if not len(sizes):
         return (name, field, *("0" for _ in range(9)))
@@ -105,7 +105,8 @@ def _parts(ids: np.ndarray, trained: np.ndarray, words: Tokenizer) -> list[tuple
 
 
 def token_files(sets: Mapping[str, PreparedSet]) -> list[str]:
-    """Return a line for each file with cached tokens."""
+    """Return lines about the tokens of the sets: how many there are, how large they are, and the folder in the cache,
+    with a line for each folder."""
     found: dict[str, Tokens] = {}
     for each in sets.values():
         table = each.table

@@ -49,7 +49,7 @@ class FileTexts(Table):
 
 class LineTexts(Table):
     """Table with one text per line that is not blank. Each file is read once to find its lines, and again when its rows
-    are read; the last one read stays in memory."""
+    are read. The file that was read last stays in memory."""
 
     def __init__(self, files: Sequence[str]) -> None:
         import numpy as np

@@ -29,9 +29,9 @@ _BEFORE_HEADS = ("query_down", "query_norm", "latent", "latent_norm")
 
 
 class LatentAttention(Layer):
-    """Causal attention of a sequence to itself: (B, ..., T, D) to (B, ..., T, D), each sequence separately. Keys and
-    values of all heads are linear maps of a vector of `kv_rank` elements, which is all that generation has to keep of a
-    position; the rotary part of a key is the same for all heads. Liu et al., DeepSeek-V2, 2024.
+    """Causal attention of a sequence to itself: (B, ..., T, D) to (B, ..., T, D), each sequence separately. For each
+    position, the keys and values of all heads are linear maps of one vector of `kv_rank` elements. Only the rotary part
+    of a key is computed from the input itself; it is the same for all heads. Liu et al., DeepSeek-V2, 2024.
 
     `segments` and `positions` are as in `self_attention`. Parameters `query_down.*`, `query_norm.weight` and
     `query_up.weight` (without `query_rank` only `query.weight`), `latent.*`, `latent_norm.weight`, `key_value.weight`

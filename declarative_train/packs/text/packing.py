@@ -35,8 +35,8 @@ class Packing(NamedTuple):
 
 
 def pack(sizes: np.ndarray, length: int, way: PackMode, most: int | None = None) -> Packing:
-    """Pack texts into samples of `length` tokens; every token is used once. `sizes`: tokens of each text. `most`: the
-    largest number of pieces in a sample. `way`:
+    """Pack texts into samples of `length` tokens; every token is used once. `sizes`: how many tokens each text has.
+    `most`: the largest number of pieces in a sample. `way`:
 
     sequential  concatenates the texts and cuts at the end of each sample
     best_fit    cuts only texts longer than a sample, into full samples and a rest. Then each piece, the longest first,
@@ -52,9 +52,9 @@ def pack_together(sizes: Sequence[np.ndarray], lengths: Sequence[int], most: int
     """Pack the texts of several fields so that a sample has the same texts, in the same order, in every field. Return
     the packing of each field.
 
-    `sizes`: for each field, the tokens of each text, at most the field's length. `lengths`: for each field, the length
-    of a sample. A text takes the largest fraction of a sample that it needs in any of the fields, so that nothing is
-    cut."""
+    `sizes`: for each field, how many tokens each text has, at most the field's length. `lengths`: for each field, how
+    many tokens a sample has. A text takes the largest fraction of a sample that it needs in any of the fields, so that
+    nothing is cut."""
     import numpy as np
 
     room = np.max([-(-each * lengths[0] // length) for each, length in zip(sizes, lengths, strict=True)], axis=0)
@@ -66,8 +66,8 @@ def pack_together(sizes: Sequence[np.ndarray], lengths: Sequence[int], most: int
 
 
 def join_packings(packings: Sequence[Packing], firsts: Sequence[int]) -> Packing:
-    """Concatenate the packings of several lists of texts; no sample has texts of two lists. `firsts`: number of the
-    first text of each list."""
+    """Concatenate the packings of several lists of texts; no sample has texts of two lists. `firsts`: index of the
+    first text of each list among all texts."""
     import numpy as np
 
     before = np.cumsum([0, *(len(each.texts) for each in packings)])

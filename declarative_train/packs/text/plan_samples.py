@@ -1,4 +1,5 @@
-"""Plan of `evaluation.samples`: the tokens of the prompts, and checks that the model can generate text."""
+"""Plan of the texts that the model generates at evaluations (`evaluation.samples`): the tokens of the prompts, and
+checks that the model can generate text."""
 
 from __future__ import annotations
 

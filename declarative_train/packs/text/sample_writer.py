@@ -98,8 +98,8 @@ class SampleWriter:
         return both[len(before) :] if both.startswith(before) else decode(whole[len(given) :])
 
     def _next(self, tokens: list[list[int]], generators: list[torch.Generator]) -> list[int]:
-        """Return the next token of each prompt, the same on every rank. `tokens`: prompt and continuation so far;
-        `generators`: random generator of each prompt."""
+        """Compute and return the next token for each prompt. All ranks must call this together, and all get the same
+        tokens. `tokens`: prompt and continuation so far; `generators`: random generator of each prompt."""
         engine, context = self._engine, self._written.context
         seen = [each[-context:] for each in tokens]
         self._randomness.begin(0, 0)

@@ -27,9 +27,9 @@ class TextOutput:
 
     output   name of the output with the logits (T, V) of the next token at each of T positions
     field    name of the field with the tokens
-    length   tokens of a sample
-    context  number of these tokens for which the model has logits
-    reads    name of a batch entry that the model reads -> output of the token field (`ids`, `mask`, ...) that it is
+    length   how many tokens a sample has
+    context  for how many of these tokens the model computes logits
+    reads    name of a batch entry that the model reads -> which output of the token field it is (`ids`, `mask`, ...)
     others   names of other batch entries that the model reads"""
 
     output: str

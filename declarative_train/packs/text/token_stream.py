@@ -1,4 +1,5 @@
-"""Table of the tokens of text files, one token per row. They are encoded once and mapped into memory."""
+"""Table of the tokens of text files, one token per row. The files are encoded once, and the tokens are mapped into
+memory."""
 
 from __future__ import annotations
 

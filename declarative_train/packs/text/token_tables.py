@@ -119,7 +119,7 @@ def _about(table: Table, part: FieldReader, found: Tokenizer) -> object:
     read = table.read(names, rows) if len(rows) else {}
     probe = [value for values in read.values() for value in values.tolist()]
     digest = blake2b(repr(probe).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return [files, table.num_rows, " ".join(names), digest, found.sha256, field_of(part).meaning_of_text()]
+    return [files, table.num_rows, " ".join(names), digest, found.sha256, field_of(part).list_text_settings()]
 
 
 def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, str, str]]:
@@ -198,7 +198,7 @@ class TextRows(Table):
 
 
 class PackedField:
-    """Field of packed texts. `sizes`: tokens of each text. `packing`: pieces of the texts in each sample."""
+    """Field of packed texts. `sizes`: how many tokens each text has. `packing`: the pieces of texts in each sample."""
 
     def __init__(self, part: FieldReader, tokens: Tokens, chosen: np.ndarray) -> None:
         self.field, self.tokens, self.text = field_of(part), tokens, part.columns[0].name
@@ -285,8 +285,8 @@ class PackedRows(Table):
 
 
 def _pack(fields: Sequence[TokensField], sizes: Sequence[np.ndarray]) -> list[Packing]:
-    """Pack the texts, and return the packing of each field. A single field may divide a text over samples; several
-    fields may not. `sizes`: for each field, the number of tokens of each text."""
+    """Pack the texts, and return the packing of each field. If there is only one field, a text may be divided over
+    several samples. `sizes`: for each field, the number of tokens of each text."""
     if len(fields) > 1:
         return pack_together(sizes, [field.longest for field in fields], fields[0].texts)
     assert fields[0].pack is not None

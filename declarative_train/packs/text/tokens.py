@@ -386,8 +386,9 @@ class TokensField(Field):
             return np.maximum(start, stop - self.longest), stop
         return start, np.minimum(stop, start + self.longest)
 
-    def meaning_of_text(self) -> list[object]:
-        """Return the settings on which the tokens of a text depend, except the tokenizer."""
+    def list_text_settings(self) -> list[object]:
+        """Return the settings of the field on which the tokens of a text depend. (They also depend on the
+        tokenizer.)"""
         longest = self.longest if self.truncate == "error" and self.pack is None else None
         found: list[object] = [self.bos, self.eos, self.special, longest]
         if self.template is not None or self.prompt is not None:

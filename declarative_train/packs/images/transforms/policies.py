@@ -127,8 +127,8 @@ def _apply_change(
     made: frozenset[str] = frozenset(_CHANGES),
 ) -> list[Any]:
     """Draw a change, apply it to the images of a sample, and return them. `level`, `greatest`: as in `_change`. `made`:
-    the changes that may be applied. If another one is drawn, the images stay unchanged; so a mask ignores changes of
-    colour, but gets the same draws as its image."""
+    the changes that may be applied. If another one is drawn, the images stay unchanged. (A mask is not changed by a
+    change of colour, but it must use up the same random numbers as its image.)"""
     name, amount = _change(drawn, level, greatest)
     return [_CHANGES[name](each, amount(each.height, each.width)) for each in values] if name in made else values
 

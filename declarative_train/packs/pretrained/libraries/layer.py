@@ -122,7 +122,8 @@ class LibraryLayer(Layer):
 
     @abstractmethod
     def load(self, folder: str, model: nn.Module) -> nn.Module:
-        """Load the model in a folder with the library's own code. `model`: the model that `save` wrote there."""
+        """Load a model from a folder with the library's own code, and return it. `model`: the model that `save` wrote
+        to the folder, whose class is used."""
 
     def files(self, module: nn.Module) -> Files | None:
         """Return the tensors of published files with which the model starts, by the names of its parameters; None if
@@ -130,8 +131,8 @@ class LibraryLayer(Layer):
         return None
 
     def persistent(self, inputs: Inputs) -> dict[str, torch.Tensor]:
-        """Return the buffers that are in the model's files, as {name: value}. Return {} if the files no longer exist,
-        because a checkpoint has these buffers."""
+        """Return the buffers whose values are in the model's files, as {name: value}. Return {} if the files no longer
+        exist: then the values come from a checkpoint."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         module = bare(self, inputs)

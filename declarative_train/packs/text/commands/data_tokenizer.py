@@ -142,7 +142,7 @@ def _files(paths: list[str]) -> list[tuple[Table, str, SetRows]]:
 
 def _read_texts(recipe: Recipe) -> list[tuple[Table, str, SetRows]] | None:
     """Return (table, column, training rows) for each text column that a field turns into tokens, or for the files of a
-    stream of tokens. If there are errors, print them and return None."""
+    stream of tokens. If there are no such texts, print an error and return None."""
     from declarative_train.data.rows import RowRange
     from declarative_train.data.split_rows import TRAINING, split_rows
     from declarative_train.packs.text.text_files import TextDataset

@@ -6,9 +6,9 @@ Modules of one layer that work together (attention, a feed-forward network) are 
 or none. For example, a projection to heads is only divided if the projection from heads is. Tied parameters are divided
 in the same way.
 
-The division is tried on tensors without values. A group that the library's code cannot compute in parts stays whole.
-The ranks sum the gradients of an undivided norm or activation that reads a part of the features, even if the plan does
-not name it.
+The division is tried on tensors without values. If the library's code cannot compute a group in parts, the group stays
+whole. An undivided norm or activation may read only this rank's part of the features. Then the ranks sum the gradients
+of its parameters, even if the plan does not name it.
 """
 
 from __future__ import annotations
@@ -246,8 +246,8 @@ def _generic(name: str) -> str:
 
 
 def _group_of(name: str) -> str:
-    """Return the path of the group that contains the submodule `name`, such as `layers.0.self_attn`; all submodules of
-    a group are divided or none."""
+    """Return the path of the group that contains the submodule `name`, such as `layers.0.self_attn`. Either all
+    submodules of a group are divided, or none."""
     found = re.match(r"(.*?\.\d+\.[^.]+)(\.|$)", name)
     return found[1] if found else name
 
@@ -313,8 +313,8 @@ class _Part:
         return LayerCut("shared", {})
 
     def share_output(self) -> LayerCut:
-        """Return the division of a projection to a latent vector and to rotary keys: it is whole on every rank, because
-        the heads of all ranks read its output. Raises _WholeError for any other module."""
+        """Return the division of a projection to a latent vector and to rotary keys. Every rank has the whole
+        projection, because the heads of all ranks read its output. Raises _WholeError for any other module."""
         if type(self._module).forward is not nn.Linear.forward or self._rope_width is None:
             raise _WholeError(f"`{self._path}` is not a linear layer with rotary keys")
         return LayerCut("shared", {})

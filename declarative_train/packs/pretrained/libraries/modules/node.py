@@ -164,7 +164,8 @@ _DRAWN: dict[str, dict[str, Tensor]] = {}
 def rows_of(
     layer: LibraryInterface, inputs: Inputs, seed: int, parameter: str, first: int, count: int | None
 ) -> Tensor:
-    """Return `count` rows (None: all) of a parameter's initial value, beginning with row `first`. Raises
+    """Return `count` rows (None: all), from row `first` on, of a parameter's initial value. It is the value in the
+    model's files, or if the files do not have it, the value that the library's code draws with `seed`. Raises
     LibraryError."""
     files = layer.files(bare(layer, inputs))
     if files is not None and parameter in files.names:
