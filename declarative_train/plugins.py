@@ -52,8 +52,8 @@ class LrSchedule:
     is multiplied with it."""
 
     def factor(self, step: int, num_steps: int) -> float:
-        """Return the factor of optimizer step `step`, from 0. `num_steps` is the number of steps. Both are counted
-        after the warm-up."""
+        """Return the factor of optimizer step `step`, from 0, of `num_steps` steps. The steps of the warm-up are not
+        counted in either."""
         raise NotImplementedError
 
 

@@ -166,8 +166,8 @@ def _as_row(numbers: Sequence[float] | None, row: tuple[int, ...]) -> torch.Tens
 def make_program(
     trained: Trained, outputs: Sequence[str], *, kind: Inputs = "raw", dtype: torch.dtype | None = None
 ) -> Program:
-    """Build a program that computes the nodes `outputs`; if there are none, the outputs whose meaning follows from the
-    losses. `dtype`: dtype of weights and computation, default that of the training. Raises UsageError and
+    """Build a program that computes the nodes `outputs`; if there are none, the outputs for which the losses say what
+    their numbers mean. `dtype`: dtype of weights and computation, default that of the training. Raises UsageError and
     CheckpointFailure."""
     names = choose_outputs(trained, outputs).outputs
     network = trained.network(names)
@@ -209,7 +209,7 @@ def _assemble(
     network: fx.GraphModule, inputs: Sequence[ProgramInput], answers: Sequence[ProgramOutput], dtype: torch.dtype
 ) -> fx.GraphModule:
     """Return a module that prepares `inputs`, runs `network`, and converts `answers` to their units. Its arguments have
-    the names of those of `network`."""
+    the same names as those of `network`."""
     root = nn.Module()
     root.add_module("network", for_tools(network))
     lines = fx.Graph()

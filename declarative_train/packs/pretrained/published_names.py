@@ -41,8 +41,8 @@ class PublishedNames:
 
     def slices(self, folder: PeftFolder, path: str, rows: int) -> list[Slice]:
         """Return the modules of a PEFT folder that correspond to the linear map at `path`. If the folder has an adapter
-        for this path, it is this one module. Otherwise they are the modules of the published model that form the map.
-        `rows`: number of outputs of the map."""
+        for `path` itself, the result is this path alone. Otherwise it is the modules of the published model that form
+        the map. `rows`: how many outputs the map has."""
         own = [Slice(path, 0, rows)]
         if folder.find_adapted(own):
             return own

@@ -98,9 +98,8 @@ def _read_output(plan: Plan, output: str) -> TextOutput | None:
 
 
 def context_of_published(plan: Plan, found: TextOutput) -> int | None:
-    """Return the number of tokens that a published model can read, if training began with its weights. The number is in
-    the model's config and the node's params. Return None if no published model was used, or if its config does not have
-    the number."""
+    """Return how many tokens the published model can read, if training began with its weights: the smallest such number
+    in the configs of its nodes. Return None if no published model was used, or if no config has such a number."""
     graph = prune(plan, [found.output])
     started = {each.node for each in plan.weights if each.tensors is not None}
     lengths = []

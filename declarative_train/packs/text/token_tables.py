@@ -33,8 +33,8 @@ def is_of_tokens(part: FieldReader) -> bool:
 def read_tokens(
     table: Table, rows: SetRows, parts: Sequence[FieldReader], *, skips: bool = False
 ) -> tuple[Table, SetRows, tuple[FieldReader, ...]]:
-    """Return a table whose columns of texts are replaced by tokens, as (table, rows of the set, readers of the fields).
-    If texts are packed, the table has a row for each sample instead of each text.
+    """Replace the columns of texts in a table by tokens. Return (new table, rows of the set in it, readers of its
+    fields). If texts are packed, the new table has a row for each sample instead of each text.
 
     `rows`: rows of the set in `table`. `parts`: readers of the fields. `skips`: rows without a text are not used in any
     sample. Raises BadSampleError and SourceError."""
@@ -215,7 +215,7 @@ class PackedField:
         self.sizes = ends - self._starts
 
     def lay_out(self, samples: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
-        """Return a dict from each of `outputs` to its array for the samples with the numbers `samples`. A row of an
+        """Return a dict from each of `outputs` to its array for the samples with the indices `samples`. A row of an
         array is the pieces of one sample, one after the other."""
         packing, tokens = self.packing, self.tokens
         firsts = packing.begins[samples]
@@ -286,7 +286,7 @@ class PackedRows(Table):
 
 def _pack(fields: Sequence[TokensField], sizes: Sequence[np.ndarray]) -> list[Packing]:
     """Pack the texts, and return the packing of each field. If there is only one field, a text may be divided over
-    several samples. `sizes`: for each field, the number of tokens of each text."""
+    several samples. `sizes`: for each field, how many tokens each text has."""
     if len(fields) > 1:
         return pack_together(sizes, [field.longest for field in fields], fields[0].texts)
     assert fields[0].pack is not None

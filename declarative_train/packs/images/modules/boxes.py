@@ -76,7 +76,7 @@ class Generalized(nn.Module, LossModule):
 
 
 class BoxOverlap:
-    """Function of a metric that returns the intersection over union (B, *S) of each box of the input and the
+    """Function for a metric. It returns the intersection over union (B, *S) of each box of the input and the
     corresponding box of the target, both (B, *S, 4)."""
 
     def __init__(self, format: str) -> None:

@@ -86,8 +86,8 @@ class CutMix(PairTransform):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return one rectangle for each of R images, as (top, left, bottom, right), each (R,). Its center is a random
         pixel, and it is cut off at the edges of the image. `shares`: fraction of the image outside the rectangle, if it
-        is not cut off. `numbers`, `key`: numbers of the samples and key of the transform, on which the random numbers
-        depend."""
+        is not cut off. The random numbers depend on `numbers`, the indices of the samples, and on `key`, a number of
+        the transform."""
         import numpy as np
 
         down, across = (

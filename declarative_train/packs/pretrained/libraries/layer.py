@@ -105,8 +105,8 @@ class LibraryLayer(Layer):
 
     @abstractmethod
     def make(self, inputs: Inputs, *, draws: bool) -> nn.Module:
-        """Create the library's own model on the CPU. `draws`: False if the values of parameters do not matter. Raises
-        LibraryError."""
+        """Create the library's own model on the CPU. `draws`: whether parameters get random initial values; if False,
+        their values do not matter. Raises LibraryError."""
 
     @abstractmethod
     def call(

@@ -75,9 +75,9 @@ def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, TensorOrigin], 
 
 
 def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Names) -> dict[str, TensorOrigin]:
-    """Return the origins of the tensors that one converter of transformers makes, by name of the model's tensor.
-    `target`: name of the first tensor that it makes. `names`: pattern of the converter -> names in the files that
-    match."""
+    """Return {name of a tensor of the model: tensors in files from which it is made} for the tensors that one converter
+    of transformers makes. `target`: name of the first of them. `names`: pattern of the converter -> names in the files
+    that match."""
 
     def convert(chosen: Names, read: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
         fresh = copy.deepcopy(converter)

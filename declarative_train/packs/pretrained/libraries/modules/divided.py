@@ -104,7 +104,7 @@ def _join(part: nn.Module, ranks: TensorRanks) -> None:
 
 
 def _sum_outputs(part: nn.Module, ranks: TensorRanks) -> None:
-    """Sum the outputs of a module over the ranks, and the gradients of its inputs."""
+    """Make a module sum its outputs over the ranks, and in the backward pass the gradients of its inputs."""
 
     def enter_one(value: Any) -> Any:
         return ranks.enter(value) if isinstance(value, Tensor) and value.is_floating_point() else value

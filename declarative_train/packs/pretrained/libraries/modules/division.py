@@ -48,8 +48,8 @@ _FOUND: dict[str, LayerCut | str | None] = {}
 
 
 def find_division(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
-    """Return how a model of transformers is divided over `size` ranks of `tensor`, or the reason why none of it is
-    divided."""
+    """Return how a model of transformers is divided over `size` ranks of the axis `tensor`, or the reason why none of
+    it is divided."""
     key = f"tensor {size} {key_of(layer, inputs)}"
     if key not in _FOUND:
         _FOUND[key] = _find(layer, inputs, size)
@@ -57,8 +57,8 @@ def find_division(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCu
 
 
 def find_expert_division(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str | None:
-    """Return how the experts of a model of transformers are divided over `size` ranks of `expert`, as the library's
-    `ep_plan` says; the reason if this is impossible; None if the model's class has no such plan."""
+    """Return how the experts of a model of transformers are divided over `size` ranks of the axis `expert`, as the
+    library's `ep_plan` says; the reason if this is impossible; None if the model's class has no such plan."""
     key = f"expert {size} {key_of(layer, inputs)}"
     if key not in _FOUND:
         _FOUND[key] = _find_experts(layer, inputs, size)
