@@ -379,8 +379,7 @@ def _labels_of(kind: ModelKind, params: Mapping[str, object]) -> dict[str, objec
 
 
 def _list_implied(kind: ModelKind, params: Mapping[str, object]) -> set[str]:
-    """Return the keys that a config of this kind may omit, because a missing key already means the value that `params`
-    have."""
+    """Return the keys that a config may omit, because a missing key already means the value that `params` have."""
     return {key for param, key in kind.config.items() if key in kind.absent and params.get(param) == kind.absent[key]}
 
 

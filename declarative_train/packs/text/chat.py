@@ -234,9 +234,9 @@ def dialogue(given: Messages, template: str) -> list[Message]:
 
 
 def _role(written: str, named: Collection[str], number: int) -> str:
-    """Return the template's name for the role `written` of message `number`, counted from 1. `named`: roles that the
-    template mentions. A role in `named` stays as it is, unless it is a synonym of the assistant. Raises ChatError for
-    an unknown role."""
+    """Return the template's name for the role `written` of message `number`, from 1. `named`: roles that the template
+    mentions. Such a role stays as it is, unless it is a synonym of the assistant. Raises ChatError for an unknown role.
+    """
     found = ROLES.get(written.lower())
     if found != ASSISTANT and written in named:
         return written
@@ -364,10 +364,10 @@ def _find_answers(
 
 
 def _check_contents(given: Messages, whole: str, written: Sequence[tuple[int, int, int]]) -> None:
-    """Raise ChatError if the text that the template writes for a question or answer lacks the message's content (after
-    its reasoning, if any). `whole`: the text of the dialogue; `written`: (index of the message, begin, end) of each
-    passage in it. A question may also be outside the loop over messages, because some templates write the first one
-    together with the tools."""
+    """Raise ChatError if the text that the template writes for a question or answer lacks its content (without
+    reasoning). `whole`: the text of the dialogue; `written`: (index of the message, begin, end) of each passage in it.
+    A question may also be outside the loop over messages: some templates write the first one together with the tools.
+    """
     parts: dict[int | None, str] = {}
     place = 0
     for number, begin, end in written:
@@ -407,9 +407,8 @@ def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[
 
 def _opening(before: str, answer: str, prompt: str, at: int) -> int:
     """Return how many characters at the beginning of `answer` are the `prompt`, which a template writes before an
-    answer. It is 0 if `before`, the text before the answer, already ends with the prompt. The prompt may end with a
-    tag, such as `<think>`, that this answer lacks. Raises ChatError for any other difference. `at`: index of the
-    message."""
+    answer: 0 if `before`, the text before the answer, already ends with it. The prompt may end with a tag, such as
+    `<think>`, that this answer lacks. Raises ChatError for any other difference. `at`: index of the message."""
     if before.endswith(prompt):
         return 0
     same = _common(answer, prompt)
