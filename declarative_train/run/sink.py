@@ -24,14 +24,14 @@ class Sink(ABC):
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:
-        """Open the sink for a run; defined by the sinks that every run has (table `SINKS`). The sink writes into
-        `run_dir`. `quiet`: show no progress in the terminal. Raises OSError."""
+        """Open the sink for a run. The sinks that every run has (table `SINKS`) define this method. The sink writes
+        into `run_dir`. `quiet`: show no progress in the terminal. Raises OSError."""
         raise NotImplementedError
 
     @classmethod
     def from_settings(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
-        """Open the sink for a run; defined by the sinks that a recipe can choose (table `CHOICES`). `settings`: the
-        sink's keys under `logging.sinks`. Raises OSError."""
+        """Open the sink for a run. The sinks that a recipe can choose (table `CHOICES`) define this method. `settings`:
+        the sink's keys under `logging.sinks`. Raises OSError."""
         return cls.of_run(run_dir, True)
 
     @abstractmethod

@@ -349,7 +349,8 @@ def _find_node(parameter: str, nodes: Sequence[str]) -> str:
 
 def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
     """Return a module that contains nodes of several stages under their names in the whole model. `parts`: a dict from
-    each node to the module of its stage. The nodes' modules are shared with the stages, not copied."""
+    the name of each node to the module of the stage that contains it. The nodes' modules are shared with the stages,
+    not copied."""
     whole = ByName()
     for name, stage in parts.items():
         try:

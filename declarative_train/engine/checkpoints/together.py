@@ -81,7 +81,7 @@ class SavingGroups:
 
     `writes`   whether this rank writes a part of each checkpoint
     `writers`  group of the ranks that write; None: all ranks
-    `writing`  NodeGroups of the ranks that write; None in a single process, or if this rank is not among them
+    `writing`  NodeGroups of the ranks that write; None if this rank writes alone or writes nothing
     `reading`  NodeGroups of all ranks; None in a single process
     """
 

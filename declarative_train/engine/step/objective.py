@@ -1,5 +1,5 @@
-"""Loss terms in a step. From the model's outputs for a chunk they compute the sum of each term and its number of valid
-items."""
+"""Loss terms in a step. From the model's outputs for a chunk (the rows of one forward) they compute the sum of each
+term and its number of valid items."""
 
 from __future__ import annotations
 

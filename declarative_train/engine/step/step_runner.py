@@ -94,7 +94,7 @@ class StepRunner:
     def sums(self, values: Mapping[str, torch.Tensor], row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         """Return the sum of each loss term over a chunk (the rows of one forward), with an autograd graph. `values`:
         tensors that losses read, by name. `row_weight`: 0 for rows that are padding, otherwise 1; None if there is no
-        padding. The observer gets values and sums."""
+        padding. The step's observer is told the values and the sums."""
         self.observer.enter("loss", values.values())
         sums = self.objective.sums(values, row_weight)
         self.observer.enter("backward", sums)

@@ -136,8 +136,8 @@ def add_rows(source: Tensors, grown: Mapping[str, tuple[int, int]]) -> Tensors:
 
 
 def round_to_storage(source: Tensors, storages: Mapping[str, StorageName]) -> Tensors:
-    """Return the tensors of `source`, some of them rounded to a number format, row by row. `storages`: a dict from
-    their names to the formats."""
+    """Return the tensors of `source`, some of them rounded to a number format, row by row. `storages`: a dict from the
+    names of these tensors to their formats."""
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
         values = source.read(name, first, last, dim)
