@@ -55,8 +55,8 @@ def mean_flops(parts: Iterable[tuple[float, FlopsPlan]]) -> FlopsPlan:
 
 
 def unit_works(opened: Graph, parameters: Iterable[ParameterPlan]) -> dict[str, tuple[Work, ...]]:
-    """Return a dict from each node to the operations of the layers and expressions in it. `opened`: the graph of the
-    model after `open_blocks`, in which each unit is one node."""
+    """Return a dict from each node to the arithmetic and memory traffic of each layer and expression in it (class
+    `Work` of graph/cost.py). `opened`: the graph of the model after `open_blocks`, in which each unit is one node."""
     parameters = tuple(parameters)
     shapes = {item.name: item.shape for item in parameters}
     return work_of(opened, shapes, frozenset(item.name for item in parameters if item.frozen))

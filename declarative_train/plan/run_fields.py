@@ -40,7 +40,7 @@ def inherit_fields(recipe: Recipe, *, offline: bool = False) -> tuple[dict[str, 
     """Return a dict from field to its statistics in an earlier run, and errors. `offline`: do not read from other
     machines.
 
-    A run whose checkpoint cannot be read is left out here: `plan_weights` or the start of the run reports it.
+    A checkpoint that cannot be read gives no error here, because `plan_weights` or the start of the run reports it.
     """
     found: dict[str, Inherited] = {}
     diagnostics: list[Diagnostic] = []

@@ -100,7 +100,8 @@ def _find_needed(graph: Graph, edges: Iterable[Edge]) -> set[str]:
 
 
 def nodes_of(plan: Plan) -> list[str]:
-    """Return the names that `prune` accepts, in the order of the graph, followed by the nodes inside blocks."""
+    """Return the names that `prune` accepts as outputs: the outputs of all nodes in the order of the graph, then the
+    nodes inside blocks."""
     graph = whole_graph(plan)
     outer = [wire_name(graph, f"{node.name}:{output}") for node in graph.nodes for output in node.outputs]
     return [*outer, *(inner for node in graph.nodes for inner in _inside(node))]

@@ -162,8 +162,8 @@ def batch_of(recipe: Recipe, data: DataSpec) -> tuple[BatchSpec | None, list[Dia
 
 
 def num_steps_of(recipe: Recipe, batch: BatchSpec) -> int:
-    """Return the number of optimizer steps of a run. A fraction of a step, from a length in epochs, counts as a whole
-    step."""
+    """Return the number of optimizer steps of a run. If a length in epochs is not a whole number of steps, it is
+    rounded up."""
     training = recipe.training
     if training.steps is not None:
         return training.steps

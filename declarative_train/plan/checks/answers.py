@@ -1,7 +1,7 @@
 """Messages about the answers in the training rows: the values that losses compare with outputs.
 
 Each function builds the message of one diagnostic code. Its docstring is the manual page of that code.
-Each code needs verification: the run is valid.
+All codes have the severity "needs verification": the run is valid.
 """
 
 from __future__ import annotations

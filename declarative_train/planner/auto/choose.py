@@ -112,9 +112,10 @@ def _apply_trace(verdict: LayoutVerdict, known: Mapping[str, int], target: Targe
 def _make_fit_test(
     verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> Callable[[LayoutVerdict], bool]:
-    """Return a function that says whether a candidate may fit on the device. A traced candidate must fit. The estimate
-    of another one may be too high by a factor, which is smaller if a similar candidate was traced. `verdicts`: the
-    verdicts on all candidates, from estimates alone. `known`: name of a traced candidate -> its memory in bytes."""
+    """Return a function that says whether a candidate may fit on the device. For a traced candidate, the traced memory
+    decides. The estimate of another candidate may be too high by a factor, which is smaller if a similar candidate was
+    traced. `verdicts`: the verdicts on all candidates, from estimates alone. `known`: name of a traced candidate -> its
+    memory in bytes."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for each in verdicts:
         kind, number = _kind(each)

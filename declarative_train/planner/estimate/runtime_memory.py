@@ -33,7 +33,7 @@ class RuntimeMemory:
 
 
 def runtime_memory(plan: Plan) -> list[RuntimeMemory]:
-    """Return the memory on each GPU of a plan that belongs to no live tensor, as one entry for each use."""
+    """Return the memory that each GPU of a plan needs besides its live tensors, as one entry for each use."""
     hardware = None if plan.layout.hardware is None else HARDWARE[plan.layout.hardware]
     is_wide = hardware is not None and hardware.name.startswith(_WIDE)
     number = sum(axis.size > 1 for axis in plan.layout.mesh)

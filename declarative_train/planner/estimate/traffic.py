@@ -235,8 +235,8 @@ def _exchanges(
 
 
 def layer_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the transfers inside layers, which run between their kernels: those of the ranks that divide layers,
-    positions or experts."""
+    """Return the transfers that run inside layers, between two kernels of a layer. They are those of ranks that divide
+    layers, positions or experts."""
     return [each for kind in IN_LAYERS for each in kind(part, model, placement, machine)]
 
 

@@ -166,7 +166,8 @@ def _without_values(held: BuiltModel, plan: Plan, device: torch.device) -> None:
 
 
 def _begin_state(engine: Engine) -> None:
-    """Create optimizer state and gradients as they are after the first step, by an update with gradients of zero."""
+    """Run an update with gradients of zero, so that optimizer state and gradients exist as they do after the first
+    step."""
     for parameter in engine.optimizer.parameters.values():
         parameter.grad = torch.zeros_like(parameter)
     engine.optimizer.step()

@@ -300,8 +300,8 @@ def _leaves(graph: Graph) -> int:
 
 
 def _share(plan: Plan, shards: int) -> float:
-    """Return the number of parameter elements on the first of `shards` ranks. It has most of them, because
-    `fully_shard` divides the first dimension of each tensor and rounds up."""
+    """Return how many parameter elements the first of `shards` ranks has. No other rank has more, because `fully_shard`
+    divides the first dimension of each tensor and rounds up."""
     return float(
         sum(
             ceil(item.shape[0] / shards) * prod(item.shape[1:]) if item.shape else 1

@@ -22,6 +22,6 @@ def step_interval(plan: Plan) -> tuple[float, float]:
 
 
 def runtime_bytes(plan: Plan) -> int:
-    """Return the bytes that are used on a GPU in addition to the tensors of a step (CUDA's context, workspaces),
-    without the loss by fragmentation."""
+    """Return the bytes that are used on a GPU in addition to the tensors of a step, such as CUDA's context and
+    workspaces. Memory that is lost by fragmentation is not counted."""
     return sum(each.num_bytes for each in runtime_memory(plan))

@@ -60,8 +60,9 @@ def fits(
     `gpu`: a name of `dtrain list hardware` or of torch, or words of it, such as `a100-40`. `count`: number of GPUs.
     `batch`: samples of a step on all GPUs. For a published model: `task` is full (the default), lora, qlora or
     pretrain, and `length` is the number of tokens of a sample. `budget`: number of tokens to train on, or of samples if
-    the model does not read tokens. `price`: of one GPU for an hour. `set`: dict from the dotted path of
-    a key to the value that replaces the recipe's. Raises DtrainError."""
+    the model does not read tokens. `price`: of one GPU for an hour. `set`: dict from the dotted path of a key to the
+    value that replaces the recipe's. Raises DtrainError.
+    """
     written = os.fspath(target)
     hardware = None if gpu is None else find_gpu(gpu)
     check_number("count", count, MOST_GPUS)

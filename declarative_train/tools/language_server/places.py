@@ -22,7 +22,7 @@ class Places:
 
     def position(self, line: int, column: int) -> types.Position:
         """Return the protocol's position of a line and column. If they are outside the text, return the nearest
-        position in it, as `Lines` does."""
+        position in it."""
         line, column = self.lines.place(self.lines.offset(line, column))
         before = self.lines.line(line)[: column - 1]
         return types.Position(line=line - 1, character=self._codec.client_num_units(before))

@@ -38,8 +38,9 @@ class GradientRow:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Result of the checks of a plan. `num_classes`: number of kinds of ranks (ranks of a kind do the same with other
-    rows). `rows`: how the gradients are reduced. `problems`: a sentence for each mistake."""
+    """Result of the checks of a plan. `num_classes`: how many kinds of ranks there are (ranks of a kind do the same
+    with other rows). `rows`: one row for each way in which gradients are reduced. `problems`: a sentence for each
+    mistake."""
 
     num_classes: int
     rows: tuple[GradientRow, ...]
