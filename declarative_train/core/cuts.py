@@ -1,4 +1,4 @@
-"""Cuts for tensor parallelism: how the ranks of the `tensor` axis divide a layer and its parameters."""
+"""Cuts: how the ranks of the axes `tensor`, `expert` and `context` divide a layer and its parameters."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class LayerCut:
                 a part of the features only
     whole       for a layer that is divided by positions: the inputs and outputs that have no dimension of positions,
                 and so the same values on all ranks
-    parts       for the kind "inside": the division of each submodule that has parameters, by path"""
+    parts       for a model of a library (kind "inside"): the division of each submodule that has parameters, by path"""
 
     kind: CutKind
     parameters: dict[str, ParameterCut]

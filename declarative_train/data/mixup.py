@@ -57,7 +57,8 @@ class PairMixer:
 
     def mix(self, batch: Batch) -> Batch:
         """Return the batch with pairs of samples mixed. Each sample is changed by at most one transform, and is mixed
-        with the unchanged values of its partner."""
+        with the unchanged values of its partner. If the number of samples is odd, the last one has no partner and stays
+        unchanged."""
         import torch
 
         if batch.num_rows < 2:

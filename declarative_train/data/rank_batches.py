@@ -132,7 +132,7 @@ class TrainingBatches:
     def _mix_pairs(self, batches: list[Batch]) -> list[Batch]:
         """Return the batches with pairs of samples mixed, if the recipe has such a transform (mixup, cutmix).
 
-        The number of rows of a batch is even, so that both samples of a pair are in one batch.
+        A full batch has an even number of rows, so that both samples of each pair are in it.
         """
         return batches if self._pairs is None else [self._pairs.mix(batch) for batch in batches]
 

@@ -182,9 +182,9 @@ def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple
 
 
 def find_layer_init(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
-    """Return the init that the layer of the parameter `name` defines for it, which is used if the recipe sets none. For
-    a layer whose values only its code knows, such as a plugin's, the result is an init that takes the value of `name`
-    from this code, also for a parameter that is tied to it."""
+    """Return the init that the layer of the parameter `name` defines for it, which is used if the recipe sets none. If
+    only the layer's code knows its initial values, as in a plugin, the result is an init that takes the value of `name`
+    from this code, also when it is used for a parameter that is tied to `name`."""
     rule = _find_init(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
     return AsTheCodeDoes(parameter=name) if rule.of_layer else rule
 

@@ -144,8 +144,8 @@ def stage_graphs(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, 
 
 
 def _find_last_stages(graph: Graph, place: Mapping[str, int], last: int) -> dict[Edge, int]:
-    """Return {output of a node: number of the last stage that reads it}. Outputs of the graph count as read by stage
-    `last`. `place`: {node: number of its stage}."""
+    """Return {output of a node: index of the last stage that reads it}. Outputs of the graph count as read by stage
+    `last`. `place`: {node: index of its stage}."""
     until: dict[Edge, int] = {}
     for node in graph.nodes:
         for edge in node.inputs.values():
@@ -155,8 +155,8 @@ def _find_last_stages(graph: Graph, place: Mapping[str, int], last: int) -> dict
 
 
 def _find_sent(graph: Graph, place: Mapping[str, int], until: Mapping[Edge, int], position: int) -> tuple[Edge, ...]:
-    """Return the edges that stage number `position` sends to the next stage, in the order of the nodes that compute
-    them. `place`: {node: number of its stage}. `until`: the result of `_find_last_stages`."""
+    """Return the edges that the stage with index `position` sends to the next stage, in the order of the nodes that
+    compute them. `place`: {node: index of its stage}. `until`: the result of `_find_last_stages`."""
     edges = [f"{node.name}:{output}" for node in graph.nodes for output in node.outputs]
     return tuple(edge for edge in edges if place[edge.partition(":")[0]] <= position < until.get(edge, -1))
 
