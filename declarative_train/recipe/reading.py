@@ -1,7 +1,8 @@
 """Reading of sections: YAML node -> frozen pydantic model. Components are looked up in the table of their kind.
 
-The annotation of a field in a section class decides how its value is read. A kind of component (`Optimizer`): by the
-`type` in the value. A section, or a mapping or list of sections: as that section. Anything else: by pydantic.
+The annotation of a field in a section class decides how its value is read. If it is a base class of components
+(`Optimizer`), the `type` in the value selects the component. If it is a section, or a mapping or list of sections, the
+value is read as that section. Any other value is read by pydantic.
 """
 
 from __future__ import annotations
@@ -76,9 +77,9 @@ def read_component(
 ) -> tuple[C | None, list[Diagnostic]]:
     """Return the component that the `type` in the mapping `node` names, or None and errors.
 
-    `kind`: class of all components to choose from, such as `Loss`. `where`: dotted path of the mapping. `at`: span at
-    which a missing `type` is reported. `others`: keys of the mapping that do not belong to the component. `choices`:
-    {type: class} to choose from; None: all types of the kind.
+    `kind`: base class of the components, such as `Loss`. `where`: dotted path of the mapping. `at`: span at which a
+    missing `type` is reported. `others`: keys of the mapping that do not belong to the component. `choices`: {type:
+    class} to choose from; None: all components of this kind.
     """
     word = KINDS[kind][0]
     known = table(kind) if choices is None else choices
@@ -236,8 +237,8 @@ def _as_mapping(model: type[BaseModel], node: Node) -> str | None:
 
 
 def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
-    """Return a hint for a list or the name of a component, written where a mapping from names to components is
-    expected. None for other values.
+    """Return a hint if `node` is a list or the name of a component, but a mapping {name: component} is expected. None
+    for other values.
     """
     if isinstance(node, Sequence):
         return "name each: `{NAME: {...}}`"
@@ -249,9 +250,9 @@ def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
 
 
 def _hint_type(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:
-    """Return a hint for the name of a component, written where a mapping is expected: the mapping with this `type` and
-    the required keys. None for other values. `known`: {type: class}. `others`: required keys that do not belong to the
-    component.
+    """Return a hint if `node` is only the name of a component, but a mapping is expected: the hint shows a mapping with
+    this `type` and the required keys. None for other values. `known`: {type: class}. `others`: required keys that do
+    not belong to the component.
     """
     if not isinstance(node, Scalar):
         return None

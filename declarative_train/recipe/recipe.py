@@ -115,8 +115,8 @@ class Recipe(NamedTuple):
 
     @property
     def wires_read(self) -> frozenset[str]:
-        """Names of the fields that the model reads, and of the fields, outputs of fields and nodes that losses and
-        metrics read.
+        """Names of all values that are used: the fields that the model reads, and the fields, nodes and outputs that
+        losses and metrics have as input, target or mask.
         """
         terms = (*self.objective.losses.values(), *self.objective.metrics.values())
         named = (getattr(term, key) for term in terms for key in ("input", "target", "mask"))

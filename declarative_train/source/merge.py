@@ -248,5 +248,5 @@ def drop_entries(node: Mapping, *names: str) -> Mapping:
 
 
 def whole(path: str) -> Span:
-    """Return an empty span at the start of a text, for a message about the whole text."""
+    """Return an empty span at the start of the file `path`, for a message about the whole file."""
     return Span(path, 1, 1, 1, 1)

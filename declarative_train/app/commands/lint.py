@@ -167,8 +167,9 @@ def lint(path: str, stdin: str | None, args: argparse.Namespace, edited: Mapping
 def apply_fixes(
     linted: Linted, files: list[str], stdin: str | None, selection: Selection, args: argparse.Namespace
 ) -> tuple[FixResult, Linted]:
-    """Apply fixes until none is left, without writing to disk. Return (changed files, remaining mistakes). `linted`:
-    the result of linting before any fix; `files`, `stdin`, `selection`: as for `lint_all`."""
+    """Apply the fixes of all diagnostics, lint again, and repeat this until no fix is left; nothing is written to disk.
+    Return (new texts of the changed files, result of the last lint). `linted`: result of linting before any fix.
+    `files`, `stdin`, `selection`: the arguments of `lint_all`."""
     from declarative_train.core.diagnostics import fixes
 
     last = linted

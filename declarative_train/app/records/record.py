@@ -1,7 +1,7 @@
 """Record of a run, read from its folder: settings, state, latest values.
 
-The settings are in `run.json`, the events in `events.jsonl`. Only the end of the events is read, so that a list of a
-thousand runs is fast.
+The settings are in `run.json`, the events in `events.jsonl`. Of the events, only the first and those near the end are
+read, so that a list of a thousand runs is fast.
 """
 
 from __future__ import annotations
@@ -105,9 +105,10 @@ Entry = dict[str, Any]
 
 def _read_last_session(path: str) -> tuple[Entry, Entry | None, dict[str, Entry], list[float]]:
     """Return (first event, event of the end or None, latest events, seconds of the steps) of the last session of a run.
+    (A session is one start of the run; a resumed run has several.)
 
     The latest events are {kind of event: event}; for evaluations the key is kind and set. Only the end of the file is
-    read. If the session began before that, the first event is {}.
+    read: if the session began before that, the first event is {}, and the seconds of the earlier steps are missing.
     """
     latest: dict[str, Entry] = {}
     times: list[float] = []

@@ -41,8 +41,8 @@ def records_below(folder: str) -> list[Record]:
 
 
 def what_differs(records: Sequence[Record]) -> dict[str, str]:
-    """Return {folder of a run: its settings that differ from other runs with the same recipe name, as short text}. If
-    no setting differs, the text is the run's mode."""
+    """Return {folder of a run: text with the settings in which it differs from other runs of the same recipe name}. The
+    text has at most MOST_SETTINGS settings and how many more there are. If no setting differs, it is the run's mode."""
     by_name: dict[str, list[Record]] = {}
     for record in records:
         by_name.setdefault(record.name, []).append(record)

@@ -30,8 +30,8 @@ def flow(plan: Plan, width: int | None = None) -> str:
 
 
 def stages_table(plan: Plan, width: int | None) -> str:
-    """Return a table with a row for each stage of the data, from the rows of the source to the gradient. If the table
-    is wider than `width`, the cells of each row are written one below the other."""
+    """Return a table with a row for each step on the path of the data, from the rows of the source to the gradient. If
+    the table is wider than `width`, the cells of each row are written one below the other."""
     rows = [*data_rows(plan), *slice_rows(plan), *model_rows(plan), *gradient_rows(plan)]
     numbered = [(str(index), *row) for index, row in enumerate(rows, 1)]
     found = table(("", "stage", "before", "what happens", "after", "where"), numbered)
@@ -282,8 +282,8 @@ def outputs_text(plan: Plan, rows: int) -> str:
 
 
 def entry_shapes(graph: Graph, names: tuple[str, ...], rows: int) -> str:
-    """Return the shapes of the inputs of a pipeline stage, for `rows` rows, as text; "-" if it has none. `names`: the
-    nodes of the stage."""
+    """Return the shapes of the values that a pipeline stage gets from outside, for `rows` rows, as text; "-" if it has
+    none. `names`: the nodes of the stage."""
     outside = [
         edge for name in names for edge in graph.node(name).inputs.values() if edge.partition(":")[0] not in names
     ]
@@ -291,8 +291,8 @@ def entry_shapes(graph: Graph, names: tuple[str, ...], rows: int) -> str:
 
 
 def spec_of(graph: Graph, wire: str) -> TensorSpec:
-    """Return the spec of a value by its name in the recipe (`wire`): `lstm`, or `lstm.hidden` for an output other than
-    the first."""
+    """Return the spec (shape, dtype and range) of a value. `wire`: its name in the recipe, such as `lstm`, or for an
+    output other than the first `lstm.hidden`."""
     for node in graph.nodes:
         for index, (output, spec) in enumerate(node.outputs.items()):
             if wire == (node.name if index == 0 else f"{node.name}.{output}"):

@@ -38,7 +38,8 @@ def _epochs_table(epochs: Sequence[EpochDone], width: int | None, *, is_brief: b
 
 
 def remark(epochs: Sequence[EpochDone], *, is_brief: bool = False) -> str:
-    """Return a remark on the last of the epochs. `is_brief`: use the abbreviations that `BRIEF` explains."""
+    """Return a remark on the last of `epochs`, which compares it with those before. `is_brief`: use the abbreviations
+    that `BRIEF` explains."""
     *before, epoch = epochs
     if not before:
         return "the first"

@@ -148,7 +148,7 @@ def bad_reuse(span: Span, message: str, help: str | None = None) -> Diagnostic:
     """bad-reuse (B007)
 
     Finds: a `reuse` whose `node` cannot be called again: it does not exist in this graph, is an expression, is a whole
-           chain of copies (`repeat`), or is a block that has other inputs connected.
+           chain of copies (`repeat`), or is a block of which it connects other inputs than the first call.
     Why:   `reuse` calls one layer or block of the same graph a second time, with the same parameters.
     Diff:
         model:

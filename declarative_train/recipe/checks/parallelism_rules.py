@@ -168,10 +168,10 @@ def too_many_shards(draft: Draft) -> Iterator[Diagnostic]:
     """too-many-shards (P027)
 
     Finds: parameters that are sharded over more than 1,024 ranks.
-    Why:   in every step, each rank gathers all parameters from all of these ranks, although most of them hold nothing
-           of a small parameter. When a checkpoint is saved, rank 0 plans a piece of every tensor for each rank. With
-           replicas of at most 1,024 ranks, only the average of the gradients, once per step, involves all ranks, and
-           the replicas share the writing of each piece.
+    Why:   in every step, each rank gathers every parameter from all of these ranks, although a small parameter has
+           elements on only a few of them. When a checkpoint is saved, rank 0 plans a piece of every tensor for each
+           rank. With several replicas of at most 1,024 ranks, all ranks communicate only once per step, to average the
+           gradients, and the replicas share the writing of each piece.
     Diff:
     -   parallelism: {data: {shard: all}}
     +   parallelism: {data: {shard: all, replicate: 2}}

@@ -90,7 +90,7 @@ def schedule_needs_microbatches(draft: Draft) -> Iterator[Diagnostic]:
 def cut_count(draft: Draft) -> Iterator[Diagnostic]:
     """cut-count (P008)
 
-    Finds: a `cut_before` that does not have one name less than `stages`, or that has a name twice.
+    Finds: a `cut_before` whose number of names is not `stages` - 1, or that has a name twice.
     Why:   each name is the node at which a new stage starts. The first stage starts at the first node and needs no
            name.
     Diff:

@@ -98,9 +98,9 @@ def explain(errors: Iterable[Any], kept: Mapping, place: Span, reading: Reading)
 
 
 def _drop_echoes(problems: list[_Problem], reading: Reading) -> list[_Problem]:
-    """Return the errors that should be reported. Left out are: a missing key that is present under a misspelt name; a
-    list that is too short because one of its items is wrong; and a short form next to the long form, which a rule
-    reports.
+    """Return the errors without those that only follow from another error: a missing key that is present under a
+    misspelt name; a list that is too short because one of its items is wrong. Also without a short form next to the
+    long form (`loss` next to `losses`), which a rule reports.
     """
     typed = [(p.path[:-1], str(p.error["loc"][-1])) for p in problems if p.error["type"] == "extra_forbidden"]
 

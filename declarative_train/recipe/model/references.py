@@ -60,9 +60,10 @@ def read_reference(text: str, span: Span) -> Edge | None:
 
 
 class RequestedInputs(NamedTuple):
-    """References that a node writes. `listed`: those of `input`, or of a list under `inputs`. `named`: those of a
-    mapping under `inputs`, as (name of the input, references). `listed_nodes`: the YAML nodes of `listed`, for
-    messages. All are empty if the node has neither key. A reference that could not be read is None.
+    """References that a node has in the key `input` or `inputs`. A reference that could not be read is None.
+
+    `listed`: references without a name: that of `input`, or the items of a list in `inputs`. `listed_nodes`: their YAML
+    nodes, for messages. `named`: (name of the input, references) for each entry of a mapping in `inputs`.
     """
 
     listed: tuple[Edge | None, ...] = ()

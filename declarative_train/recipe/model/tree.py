@@ -105,8 +105,8 @@ ModelNode = LayerNode | ExpressionNode | BlockNode | ReuseNode
 
 
 def term_of(node: ModelNode) -> Term | None:
-    """Return the computation of a node as an expression of its `inputs`. None for a block, a `reuse` node, and a layer
-    without an equivalent expression.
+    """Return the computation of a node as an expression over its `inputs`. None for a block, for a `reuse` node, and
+    for a layer that no function of expressions can replace.
     """
     if isinstance(node, ExpressionNode):
         return node.expression.root
@@ -149,8 +149,8 @@ def num_nodes(scope: Scope) -> int:
 
 
 def inputs_before(scope: Scope, names: set[str]) -> set[str]:
-    """Return the inputs of a graph on which the values `names` depend, directly or through nodes. `names`: names of
-    nodes, or of inputs, which depend on themselves.
+    """Return the inputs of a graph on which `names` depend, directly or through nodes. `names`: names of nodes or of
+    inputs. An input in `names` is in the result.
     """
     wanted, found = set(names), names - {node.name for node in scope.nodes}
     for node in reversed(scope.nodes):

@@ -223,8 +223,8 @@ class Wiring:
     # -- following references
 
     def _follow(self, reader: str, key: str, edge: Edge) -> bool:
-        """Check the reference `edge` of the node `reader` for its input `key`, and record what the node reads. Return
-        False if the reference has an error, or leads to a node with errors.
+        """Check the reference `edge`, which the node `reader` has for its input `key`, and record which node it reads.
+        Report a wrong reference. Return False if it is wrong, or leads to a node with errors.
         """
         problem = self.problem_of(edge, self.drafts[reader])
         if problem is not None:
@@ -358,9 +358,8 @@ class Wiring:
         return order if not self.has_cycle else list(self.drafts.values())
 
     def _list_predecessors(self) -> dict[str, list[str]]:
-        """Return {node: nodes that must come before it}. These are the nodes that it reads and, for a `reuse` node, the
-        node that it calls again. If the called node depends on the `reuse` node, it is left out, because it must come
-        later.
+        """Return {node: nodes that must come before it in the order}: the nodes that it reads and, for a `reuse` node,
+        also the node that it calls again, unless that node depends on the `reuse` node and must therefore come later.
         """
         behind = {name: list(self._reads[name]) for name in self.drafts}
         for draft in self._reuses():

@@ -84,7 +84,7 @@ class Sinks(Section):
 
 
 class Logging(Section):
-    """The folder of runs (`<dir>/<name>/<time>-<mode>-...`), and how often numbers are written."""
+    """The folder of runs (`<dir>/<name>/<time>-<mode>-...`), how often values are logged, and to which sinks."""
 
     dir: Annotated[str, AfterValidator(_check_folder)] = RUNS
     """The folder of all runs, relative to the working directory; or a URL, such as s3://bucket/runs. With a URL, runs
