@@ -145,7 +145,7 @@ class MeshPosition:
 
     `world`      all ranks
     `data`       the ranks that differ from this one only in the rows of the batch that they read, in the order of the
-                 rows; `dp_rank` is this rank's index among them, `data_ranks` are their global numbers
+                 rows; `dp_rank` is this rank's index among them, `data_ranks` are their ranks in `world`
     `pipeline`   the ranks with the other stages of this pipeline; None without this axis
     `expert`     the ranks with the other experts; `same_experts`: the ranks with copies of this rank's experts
     `context`    the ranks with other positions of the same rows; None without this axis
@@ -218,8 +218,8 @@ class MeshPosition:
 
     def _join(self, layout: LayoutPlan, along: Sequence[Axis]) -> tuple[Alone | Ranks, Sequence[int]]:
         """Return the collective over the ranks that differ from this one only in their positions on the axes `along`.
-        Also return the indices of these ranks in the whole run. Axes that the mesh does not have are ignored. If it has
-        none of them, the result is this rank alone."""
+        Also return these ranks as numbers among all ranks of the run. Axes that the mesh does not have are ignored. If
+        it has none of them, the result is this rank alone."""
         axes = tuple(axis for axis in along if layout.has(axis))
         if not axes:
             return Alone(), (self.world.rank,)

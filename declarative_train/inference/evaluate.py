@@ -104,12 +104,12 @@ def evaluate(
     RunFailure.
 
     `set_name`     the set; default: the first one that the run evaluated
-    `data`         paths of new rows, as for `open_input`, instead of a set
+    `data`         paths, globs or URLs of new rows, or `-` for standard input, instead of a set
     `max_samples`  evaluate at most so many samples of the set, chosen as by the run (`evaluation.max`); None: all, with
                    a notice if the run's own evaluations were limited
     `num_worst`    number of worst samples in a report
     `batch_size`   rows per batch; None: chosen by `batch_rows`
-    `device`       as for `device_for`
+    `device`       torch device, such as `cuda:1`; `auto`: a GPU if this machine has one and the run could use one
     `ranks`        number of processes that share the batches; it does not change the batches
     `compare`      also fit simple models to the training rows and evaluate them on the same rows, if a pack has such
                    models for this kind of data

@@ -73,9 +73,9 @@ class RowConverter:
 
 
 def columns_of_folder(data: DataSpec) -> dict[str, str]:
-    """Return a dict from the columns `image` and `label`, which a folder of images has, to their names in the run. The
-    name of `image` is the column that the run's image fields read; that of `label` the column that its category fields
-    read. A column is left out if these fields do not all read the same one."""
+    """Return a dict with new names for `image` and `label`, the columns of a folder of images. `image` gets the name of
+    the column that the run's image fields read, and `label` that of the column that its category fields read. A column
+    is left out if these fields do not all read the same one."""
     found = {}
     for column, kind in (("image", "image"), ("label", "category")):
         read = {name for spec in data.fields if spec.component.get("type") == kind for name in spec.columns}

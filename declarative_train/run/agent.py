@@ -196,7 +196,8 @@ class Agent:
 
 
 class Head:
-    """Key-value store of a run on several nodes. Node 0 opens it before it compiles the recipe."""
+    """Key-value store of a run on several nodes, with its server. Node 0 (the head) opens it before it compiles the
+    recipe."""
 
     def __init__(self, listening: socket.socket) -> None:
         from declarative_train.run.rendezvous import LOCALHOST, StoreServer, connect
@@ -329,8 +330,8 @@ class Link:
 
 
 def follow(seat: Seat) -> int:
-    """Run the ranks of this node, which is not node 0, and return the exit code. If the head is lost and the run may be
-    restarted, wait until the head is back."""
+    """Run the ranks of this node, which is not node 0, and return the exit code. If node 0 (the head) no longer answers
+    and the run may be restarted, wait until node 0 is back."""
     allow_connections()
     link: Link | None = None
 

@@ -42,7 +42,7 @@ NUM_LOOKS = 240  # number of looks over which the rank's own work is measured
 class Beat:
     """Heartbeat: progress of a rank at one time. `number` counts the heartbeats, `count` the batches. `collective`: the
     collective in which the rank waits, or "". `looks`: how often the heartbeat thread has looked at the rank during
-    training (not during saves). `busy`: how often the rank was not waiting in a collective then."""
+    training (not during saves). `busy`: in how many of these looks the rank was not waiting in a collective."""
 
     rank: int
     number: int

@@ -63,7 +63,8 @@ class MemoryMeasurement:
 
 def bytes_without_parameters(plan: Plan, rank: int) -> int:
     """Return the predicted peak of a rank in a step, minus the bytes of its parameters; 0 if the plan has no
-    prediction. When the training set is loaded, the parameters already exist on the device."""
+    prediction. It is the memory that a step still needs when the training set is loaded: the parameters are already on
+    the device then."""
     if not plan.memory:
         return 0
     stage = plan.layout.ranks[rank].coordinates.get("pipeline", 0)

@@ -105,8 +105,8 @@ class Meter:
         return f"waited for data {share:.0%} of the time ({self._waited_s:.0f} s): {advice}"
 
     def _peak_memory(self, now_s: float) -> int:
-        """Return the peak memory in bytes. It is read at most every `MEMORY_EVERY_S`, because reading takes half the
-        time of a small step."""
+        """Return the peak memory in bytes. It is read at most once in `MEMORY_EVERY_S` seconds, because reading takes
+        half the time of a small step."""
         if now_s - self._memory_s >= MEMORY_EVERY_S:
             self._memory_bytes = max(self._memory_bytes, peak_memory_bytes(self._engine.device))
             self._memory_s = now_s

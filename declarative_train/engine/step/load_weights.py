@@ -63,8 +63,8 @@ class WeightSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenedWeights:
-    """Opened file of initial values. `names`: a dict from parameters of the model to the names of tensors in the
-    file."""
+    """Opened file of initial values. `names`: a dict from the names of the model's parameters that the file fills to
+    the names of tensors in the file."""
 
     source: WeightSource
     names: Mapping[str, str]

@@ -85,8 +85,9 @@ def checkpoint_once(
 
 
 def _capture_state(inputs: tuple[Any, ...], *, draws: bool) -> Callable[[], AbstractContextManager[None]]:
-    """Return a function that makes a context manager in which the current autocast settings apply again. If `draws`,
-    the random generators of the devices of `inputs` also have their current states again."""
+    """Remember the current autocast settings, and return a function that makes a context manager in which they apply.
+    If `draws`, also remember the states of the random generators of the devices of `inputs`; the context restores
+    them."""
     kinds = {"cpu", *(each.device.type for each in inputs if isinstance(each, torch.Tensor))} - {"meta"}
     casts = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
     caches = torch.is_autocast_cache_enabled()

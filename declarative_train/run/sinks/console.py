@@ -152,7 +152,7 @@ class ConsoleSink(Sink):
         bar.refresh()
 
     def _step_line(self, event: StepDone) -> None:
-        """Print a line of progress if there is no progress bar, but at most every `PLAIN_LINE_S` seconds."""
+        """Print a line of progress if there is no progress bar, but at most once in `PLAIN_LINE_S` seconds."""
         started = self._started
         if self._bar is not None or started is None:
             return

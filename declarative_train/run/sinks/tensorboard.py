@@ -178,7 +178,7 @@ class EventWriter:
 
     def draw(self, *, all_of_them: bool) -> None:
         """Write images of the latest predictions of each set. Because evaluations may be as frequent as steps, a set is
-        drawn at most every `DRAW_S` seconds, except with `all_of_them`."""
+        drawn at most once in `DRAW_S` seconds. `all_of_them`: draw all sets without this limit."""
         now = time.monotonic()
         for key, event in list(self._waiting.items()) if self._can_draw else ():
             if all_of_them or now - self._drawn_s.get(key, -DRAW_S) >= DRAW_S:
