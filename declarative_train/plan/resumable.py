@@ -139,8 +139,8 @@ class ResumeVerdict:
 
 
 def judge(before: Plan, now: Plan, step: int) -> ResumeVerdict:
-    """Compare the plan of a checkpoint with the current plan, and return the changes that are free, warned and refused.
-    `step`: step after which the checkpoint was saved."""
+    """Compare the plan of a checkpoint with the current plan, and return the changes: those that resuming ignores,
+    warns about, or refuses. `step`: step after which the checkpoint was saved."""
     by_freedom: dict[Freedom, list[str]] = {"free": [], "warned": [], "refused": []}
     for change in changes(before, now):
         rule = rule_of(change.key)

@@ -263,7 +263,8 @@ def _reason(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict]) -> str:
 
 
 def _compare_others(best: LayoutVerdict, others: Sequence[LayoutVerdict]) -> list[str]:
-    """Return sentences that compare the chosen candidate with fitting candidates of other families."""
+    """Return a sentence that compares the chosen candidate with the fastest of `others`. `others`: candidates of other
+    families (`Candidate.family`) that fit too."""
     if not others:
         return ["nothing else fits"]
     if best.step_s is None:

@@ -63,9 +63,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Comparison of a step: a row for each kind of value, and the differences that exceed their bounds. They are in the
-    order in which the step computes the values: outputs in the order of the graph, gradients in the order of the
-    backward."""
+    """Comparison of a step: a row for each kind of value, and the differences that exceed their bounds. The differences
+    are in the order in which the step computes the values: outputs in the order of the graph, gradients in the order of
+    the backward."""
 
     rows: tuple[Row, ...]
     findings: tuple[Finding, ...]
