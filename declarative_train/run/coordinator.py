@@ -132,8 +132,8 @@ class Coordinator:
                 self._seen[status.node] = replace(self._seen[status.node], status=status, changed_s=now_s)
 
     def _admit(self, status: NodeStatus, now_s: float) -> None:
-        """Register a new agent. If two agents have the same node index, refuse the earlier one; for node 0, refuse the
-        new one."""
+        """Register a new agent. If two agents have the same node index, refuse the agent that registered first; for
+        node 0, refuse the new one."""
         before = self._seen.get(status.node)
         if before is not None and not before.status.has_left:
             loser, winner = (status, before.status) if status.node == 0 else (before.status, status)

@@ -83,7 +83,7 @@ def average_in_bf16(ranks, bucket):  # type: ignore[no-untyped-def]  # torch com
 
 
 def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
-    """Run a backward before the first step in which all gradients are 0. After it, all steps sum gradients in the same
+    """Before the first step, run a backward in which all gradients are 0. After it, all steps sum gradients in the same
     order, also in a resumed run.
 
     torch reorders its buckets of gradients after the first backward. The position of a gradient in a bucket decides in

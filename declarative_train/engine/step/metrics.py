@@ -1,5 +1,5 @@
-"""Metrics of a run. They are built from the plan, updated with each chunk, and read once per evaluated set or logging
-step."""
+"""Metrics of a run. They are built from the plan, updated with each chunk (the rows of one forward), and read once per
+evaluated set or logging step."""
 
 from __future__ import annotations
 
