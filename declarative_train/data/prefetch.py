@@ -379,7 +379,7 @@ def _end(workers: Iterable[Process]) -> None:
 
 
 def _next(iterator: Iterator[T], slots: ActivitySlots, turn: int) -> T:
-    """Return the next result, which loader process number `turn` computes. Report a long wait."""
+    """Return the next result, which the loader process with index `turn` computes. Report a long wait."""
 
     def doing() -> FileActivity | None:
         found = slots.of(turn)

@@ -1,5 +1,5 @@
-"""Rows of a set: their numbers in the table, stored in little memory; and samples that are windows of consecutive
-rows. In this module, the place of a row is its index within the set."""
+"""Rows of a set: their row numbers (indices in the table), stored in little memory; and samples that are windows of
+consecutive rows. In this module, the place of a row is its index within the set."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ class RowShare(SetRows):
         return int(self.counts[-1])
 
     def before(self, rows: np.ndarray) -> np.ndarray:
-        """Return, for each row number in `rows`, how many rows of the set have a smaller number. Each entry of `rows`
-        must be the start of a block, or the end of the last one."""
+        """Return, for each row number in `rows`, how many rows of the set have a smaller row number. Each entry of
+        `rows` must be the start of a block, or the end of the last one."""
         found: np.ndarray = self.counts[np.searchsorted(self.starts, np.minimum(rows, self.starts[-1]))]
         return found
 

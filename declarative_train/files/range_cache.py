@@ -4,7 +4,7 @@ A file is divided into grains of 64 KiB. 64 grains are a segment, which is one f
 is a hash of the URL, size and tag of the remote file, so changed content has other segments. A segment grows as its
 grains arrive:
 
-    head     (64, 2) uint32: for each grain, 1 + its slot (0: missing), and the CRC-32 of its bytes and its number
+    head     (64, 2) uint32: for each grain, 1 + its slot (0: missing), and the CRC-32 of its bytes and its index
     slots    the bytes of grains, in the order of arrival
 
 The head is written last, and bytes that do not match their checksum count as missing, so a truncated or damaged file
