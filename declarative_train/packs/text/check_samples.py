@@ -217,7 +217,7 @@ def _place(recipe: Recipe, term: str, key: str) -> Span:
 
 
 def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
-    """Return the positions of a token field that the node `name` reads as ids, if the node is a causal language model;
+    """If the node `name` is a causal language model, return the token field whose ids it reads, with their positions;
     otherwise None."""
     node = next((node for node in scope.nodes if node.name == name), None)
     wire = None
@@ -296,8 +296,8 @@ def _skip_casts(term: Term) -> Term:
 
 
 class _Way(NamedTuple):
-    """Vectors, one for each token of the field `field`, that a wire (a value in the model's graph) has. `is_recurrent`:
-    each vector also depends on earlier tokens."""
+    """Value of a wire (an edge of the model's graph) that has one vector for each token of the field `field`.
+    `is_recurrent`: each vector also depends on earlier tokens."""
 
     field: str
     is_recurrent: bool = False

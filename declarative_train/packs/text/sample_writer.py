@@ -58,8 +58,8 @@ class SampleWriter:
             self._num_rows += -self._num_rows % plan.evaluation.batch_size
 
     def __call__(self, step: int) -> TextsWritten:
-        """Generate a text for each prompt. All ranks must call this together, between two steps; the engine is in
-        training mode afterwards."""
+        """Generate a text for each prompt, and return the texts. All ranks must call this together, between two steps;
+        the engine is in training mode afterwards."""
         begun_s = time.monotonic()
         samples = self._samples
         tokens = [list(each) for each in samples.tokens]

@@ -126,8 +126,8 @@ class LibraryLayer(Layer):
         to the folder, whose class is used."""
 
     def files(self, module: nn.Module) -> Files | None:
-        """Return the tensors of published files with which the model starts, by the names of its parameters; None if
-        all start at random. Raises LibraryError."""
+        """Return the tensors of published files with which the model starts, under the names of the model's parameters.
+        Return None if all parameters start at random. Raises LibraryError."""
         return None
 
     def persistent(self, inputs: Inputs) -> dict[str, torch.Tensor]:

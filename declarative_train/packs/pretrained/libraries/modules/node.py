@@ -33,7 +33,7 @@ Inputs = Mapping[str, Any]
 
 
 class LibraryInterface(Protocol):
-    """Interface of `LibraryLayer`, with the methods that this module uses."""
+    """Interface of `LibraryLayer` (layer.py), with the methods that this module uses."""
 
     @property
     def over(self) -> str: ...
