@@ -24,9 +24,8 @@ Columns = dict[str, "np.ndarray | list[str]"]
 
 @dataclass(frozen=True, slots=True)
 class PredictedOutputs:
-    """Choice of the outputs to predict. `meanings`: what an output predicts (a class, a number), for each output that a
-    loss defines; it decides how the output becomes columns. `as_they_are`: names of the other outputs, which are not
-    converted."""
+    """Choice of the outputs to predict. `meanings`: for each output that is converted to columns, what it predicts (a
+    class, a number). `as_they_are`: names of the outputs that are not converted."""
 
     outputs: tuple[str, ...]
     meanings: tuple[Meaning, ...]
