@@ -21,7 +21,7 @@ ARCHITECTURE = (DOCS / "architecture.md").read_text("utf-8")
 
 SECTION = re.compile(r"^## (\d+)\. ", re.M)
 QUESTION = re.compile(r"^- \*\*(Q\d+)\*\* ", re.M)
-CITED_FACTS = re.compile(r"torch-facts(?:, sections? (\d+)(?: and (\d+))?(?:, trap (\d+))?)?")
+CITED_FACTS = re.compile(r"torch-facts(?:\.md)?(?:, sections? (\d+)(?: and (\d+))?(?:, trap (\d+))?)?")
 CITED_DECISIONS = re.compile(r"decisions?, (Q?\d+)(?:(?: and | to )(Q?\d+))?")
 CITED_PAGE = re.compile(r'docs/([\w-]+\.md)(?:, "([^"]+)")?')
 CITED_ELSEWHERE = re.compile(r"\bLANGUAGE\b|\bDESIGN\b|\b[Qq]uestions? \d|\b[Ff]inding \d")

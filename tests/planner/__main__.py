@@ -47,7 +47,7 @@ HEAD = """# Planner: predictions compared with real ranks
 `dtrain plan` predicts the peak memory of a rank, by class (parameters, gradients, optimizer state, gathered shards,
 activations, loss, data), before anything starts, also for devices that this machine does not have. This page compares
 the predictions with the memory of real ranks, on CPU, by our own count of live bytes. [Step times](planner-times.md) are
-compared with published ones. Neither has been compared with our engine on a GPU yet.
+compared with published ones. [Performance](performance.md#gpus) compares both with our engine on one H200.
 
 ## Largest errors
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from declarative_train.components.expressions.functions import INDEX
 from declarative_train.components.expressions.tree import Operation, Reference
 from declarative_train.components.fields.columns import parse_cut
-from declarative_train.components.layers.conv import Conv1d
 from declarative_train.components.layers.sizes import Spatial, per_dim
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.recipe.draft import Draft
@@ -132,6 +131,8 @@ def _sees_all(node: LayerNode) -> bool:
 def _reach_of(node: LayerNode) -> int:
     """Return how many positions on each side a `conv1d` sees if its output is as long as its input; otherwise 0. One
     that is padded more, or not at all, may belong to a causal convolution."""
+    from declarative_train.components.layers.conv import Conv1d  # imported when a recipe names it
+
     if not isinstance(node.layer, Conv1d):
         return 0
     (kernel,), (dilation,) = per_dim(node.layer.kernel_size, 1), per_dim(node.layer.dilation, 1)

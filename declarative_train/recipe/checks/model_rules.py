@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from declarative_train.components.expressions.functions import ELEMENTWISE, INDEX
 from declarative_train.components.expressions.tree import Operation, Reference, Term
-from declarative_train.components.layers.activations import Activation
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, unverified, warning
 from declarative_train.core.span import Span
 from declarative_train.recipe.draft import Draft
@@ -307,7 +306,11 @@ def _is_causal(node: LayerNode) -> bool:
 
 def _is_of(node: LayerNode, types: frozenset[str]) -> bool:
     """Return whether a layer is an activation, or of one of `types` and without parameters for each position."""
-    return isinstance(node.layer, Activation) or (node.layer.type in types and getattr(node.layer, "num_dims", 1) == 1)
+    if node.layer.type in types:
+        return getattr(node.layer, "num_dims", 1) == 1
+    from declarative_train.components.layers.activations import Activation  # imported when a recipe names it
+
+    return isinstance(node.layer, Activation)
 
 
 def _is_of_one_position(term: Term) -> bool:

@@ -163,7 +163,7 @@ def test_what_cannot_be_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "such as `lm`" in said
     path.write_text(text)
     with_adapters(path, "{lm: {adapter: {type: lora, from: adapter, rank: 4}}}")
-    assert "`from` gives `rank`" in linted(path, capsys)
+    assert "`rank` is set, but `from` already defines it" in linted(path, capsys)
     path.write_text(text)
     with_adapters(path, "{lm: {adapter: {type: lora, from: adapter}}}")
     (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(config | {"peft_type": "IA3"}))

@@ -105,6 +105,7 @@ def test_lint_says_once_that_a_model_stays_whole(folder: Path) -> None:
     recipe = made.recipe(*made.node_of("bert"))
     graph = recipe["model"]["graph"] | {
         "wide": {"type": "linear", "out_features": 8},
+        "act": {"type": "relu"},
         "narrow": {"type": "linear", "out_features": 3},
     }
     path = folder / "bert.yaml"

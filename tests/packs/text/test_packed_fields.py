@@ -151,7 +151,7 @@ def test_a_limit_of_texts_holds_in_a_single_field() -> None:
         ({"rejected": {"pack": None, "texts": None}}, "value of one row"),
         ({"rejected": {"texts": 3}}, "do not contain the same texts"),
         ({side: {"pack": "sequential", "texts": None} for side in SIDES}, "do not contain the same texts"),
-        ({side: {"pack": None} for side in SIDES}, "number of packed texts"),
+        ({side: {"pack": None} for side in SIDES}, "`texts` is a number of texts"),
     ],
 )
 def test_lint_names_fields_that_are_not_packed_alike(directory: Path, change: dict[str, Any], words: str) -> None:
