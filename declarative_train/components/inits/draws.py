@@ -27,7 +27,9 @@ _BLOCKS_AT_ONCE = 64  # that a thread fills one after the other
 
 
 class Draws:
-    """Random numbers for the rows of a parameter from row `first_row` on. `shape`: the shape of the whole parameter."""
+    """Random numbers for a parameter, or for its rows from row `first_row` on. `name`: the name of the parameter.
+    `shape`: the shape of the whole parameter.
+    """
 
     def __init__(self, seed: int, name: str, shape: Sequence[int], first_row: int = 0) -> None:
         self.seed, self.name = seed, name
@@ -36,8 +38,8 @@ class Draws:
         self._key = key_of(seed, name)
 
     def whole(self) -> torch.Tensor:
-        """Return standard normal numbers for the whole parameter, also for rows before `first_row`: a float32 tensor
-        on the CPU.
+        """Return standard normal numbers for all rows of the parameter, not only for those from `first_row` on. The
+        tensor is float32, on the CPU.
         """
         import torch
 
@@ -55,8 +57,9 @@ class Draws:
         self._write(tensor, self._normal, std, mean)
 
     def by_inverse(self, tensor: torch.Tensor, of_uniform: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Fill `tensor`, which holds rows of the parameter from row `first_row` on, with `of_uniform(u)` for uniform
-        numbers u in [0, 1). `of_uniform`: the inverse of the distribution function of the wanted numbers."""
+        """Fill `tensor` with random numbers of any distribution. `of_uniform`: the inverse of its distribution
+        function; it gets uniform numbers in [0, 1). `tensor` holds the rows of the parameter from row `first_row` on.
+        """
         import torch
 
         def of_block(number: int, count: int) -> np.ndarray:
@@ -86,9 +89,10 @@ class Draws:
         factor: float = 1.0,
         shift: float = 0.0,
     ) -> None:
-        """Fill `values` with random numbers times `factor` plus `shift`. `first`: index in the parameter of the first
-        element of `values`. `block(number, count)` returns at least the first `count` random numbers of the block with
-        the index `number`."""
+        """Fill `values` with random numbers, each multiplied by `factor` and then increased by `shift`. `first`: index
+        of the first element of `values` in the parameter. `block(number, count)`: function that returns at least the
+        first `count` random numbers of the block with index `number`.
+        """
         import numpy as np
         import torch
 
@@ -122,8 +126,9 @@ class Draws:
 
     def _normal(self, number: int, count: int) -> np.ndarray:
         """Return at least the first `count` normal numbers of the block with index `number`. Each 64-bit word gives two
-        of them: the one made with the cosine is in the first half of the block, the one made with the sine at the same
-        index of the second half."""
+        numbers: one made with the cosine, in the first half of the block, and one made with the sine, at the same index
+        of the second half.
+        """
         import numpy as np
 
         half = BLOCK // 2
@@ -142,8 +147,9 @@ class Draws:
         return found
 
     def _words(self, number: int, count: int, per_block: int) -> np.ndarray:
-        """Return `count` random 64-bit words of the block with index `number`, or a few more, so that numpy computes
-        whole vectors. `per_block`: number of words of a block."""
+        """Return at least the first `count` random 64-bit words of the block with index `number`. There may be a few
+        more, so that numpy fills whole vector registers. `per_block`: number of words of a block.
+        """
         import numpy as np
 
         count = min(per_block, -(-count // _LANES) * _LANES)

@@ -392,9 +392,9 @@ def _start_of(parameter: str) -> Init | None:
 
 
 def _products(use: Use, query: str, context: str) -> Iterable[Product]:
-    """Yield the matrix products of an attention layer: the projections, queries times keys, and weights times values.
-    `query`, `context`: names of the inputs from which the layer makes queries and keys. A causal mask does not lower
-    the count, as in torch's flop counter.
+    """Yield the matrix products of an attention layer: the projections, then queries times keys and weights times
+    values. `query`, `context`: name of the input from which queries are computed, and of that from which keys are
+    computed. A causal mask does not lower the count, as in torch's flop counter.
     """
     (*leading, T, _), S = use.inputs[query].shape, use.inputs[context].shape[-2]
     sequences = prod(leading)

@@ -57,7 +57,7 @@ class Convolution(Spatial, ABC):
         )
 
     def _growth(self) -> tuple[int, ...]:
-        """Return the number of elements that padding adds to each spatial dimension, both ends together."""
+        """Return how many elements the padding adds to each spatial dimension, at both ends together."""
         n = self.num_dims
         if self.padding == "same":
             return tuple(

@@ -209,13 +209,16 @@ def _check_rows(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num
 
 
 def _rows_of(x: TensorSpec) -> int:
-    """Return how many rows a table needs for the values of the input `x`: one more than the greatest value. The least
-    value does not matter here; `_check_rows` reports values below 0."""
+    """Return the number of rows that a table needs to have one for each value of the input `x`: the greatest value plus
+    1. Values below 0 do not matter here; `_check_rows` reports them.
+    """
     return max(_rows_by_column(x))
 
 
 def _rows_by_column(x: TensorSpec) -> tuple[int, ...]:
-    """Return, as a tuple, the number of rows that a table needs for each entry of the last dimension of `x`."""
+    """Return, for each entry of the last dimension of `x`, how many rows a table needs for its values: the greatest
+    value plus 1.
+    """
     columns = x.intervals or ((0, 0),)
     wide = columns if not x.shape or len(columns) == x.shape[-1] else columns * x.shape[-1]
     return tuple(max(int(high), 0) + 1 for _, high in wide)

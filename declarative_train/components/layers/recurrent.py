@@ -65,8 +65,8 @@ class Recurrent(Layer, ABC):
         return super().init_of(parameter, inputs)
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the matrix products of all gates at all time steps. The state before the first time step is constant,
-        so its products have no gradient with respect to it.
+        """Yield the matrix products of all gates at all time steps. At the first time step the state is constant, so
+        the backward does not compute a gradient of the state there.
         """
         *leading, steps, _ = use.inputs["x"].shape
         for each in use.matrices:

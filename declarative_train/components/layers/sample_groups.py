@@ -68,11 +68,11 @@ Over = Annotated[
 
 
 class SampleGroups:
-    """State of the current forward that modules with groups of samples need. Each copy of a model has one such object;
-    the engine writes to it, and the modules read it.
+    """State of the current forward, for the modules that have groups of samples. Each copy of a model has one such
+    object. The engine writes to it, and the modules read it.
 
     microbatch_size   number of rows of a full microbatch on one rank; None in one process without a plan
-    process_groups    number of neighbouring ranks -> the process group of that many ranks that contains this rank
+    process_groups    number of ranks n -> the process group of n neighbouring ranks, one of which is this rank
     ranks             the data-parallel ranks, in the order of their rows in an evaluation batch; None without a plan
     """
 
@@ -102,9 +102,10 @@ class SampleGroups:
         self.recording = False
 
     def checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Return the two contexts (forward, recomputation) that `torch.utils.checkpoint.checkpoint` takes as
-        `context_fn`. In the recomputation, modules see the number of rows of the original forward, even if a pipeline
-        has started another forward since. They do not add to the running statistics again.
+        """Return two contexts, for the forward and for its recomputation: the `context_fn` of
+        `torch.utils.checkpoint.checkpoint`. In the recomputation, modules see the number of rows of the original
+        forward, even if a pipeline has started another forward since. They do not add to the running statistics a
+        second time.
         """
         return nullcontext(), _Recomputation(self)
 
@@ -113,7 +114,9 @@ class SampleGroups:
         return SampleGroups(self.microbatch_size, self.process_groups, self.ranks)
 
     def __reduce__(self) -> tuple[type[SampleGroups], tuple[int | None]]:
-        """Return the data for pickle, without the process groups, which are valid only in this process."""
+        """Return what pickle stores: the object without its process groups and ranks, which are valid only in this
+        process.
+        """
         return SampleGroups, (self.microbatch_size,)
 
 
@@ -139,8 +142,8 @@ class _Recomputation(AbstractContextManager[None]):
 
 @runtime_checkable
 class MixesSamples(Protocol):
-    """Interface of a module whose result for a sample depends on other samples. `over`: number of samples of a group;
-    None means the microbatch.
+    """Interface of a module whose result for a sample depends on the other samples of its group. `over`: number of
+    samples of a group; None means the microbatch.
 
     A module with running statistics has two more methods. `take_pending()` returns a vector of sums over its groups
     since the last call; the vectors of several ranks can be added. The static method `fold(modules, pending, finite)`
@@ -153,9 +156,9 @@ class MixesSamples(Protocol):
 
 @runtime_checkable
 class HoldsSamples(Protocol):
-    """Interface of a loss over groups of samples. In an evaluation a group can begin in one batch and end in the next.
-    `sum` returns the loss sum over the groups that are complete. `take_rest()`, called after the last batch, returns
-    the loss sum for the samples of the last, incomplete group.
+    """Interface of a loss over groups of samples, where a group can begin in one evaluation batch and end in the next.
+    `sum` returns the loss sum over the groups that are complete. `take_rest()` is called after the last batch, and
+    returns the loss sum for the last group, which is incomplete.
     """
 
     def take_rest(self) -> torch.Tensor: ...
@@ -169,8 +172,9 @@ def attach(model: nn.Module, groups: SampleGroups) -> None:
 
 
 def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
-    """Return how many neighbouring ranks hold one group of samples, ascending: an entry for each group size that is
-    larger than a microbatch. `microbatch_size`: how many rows a microbatch has on one rank."""
+    """Return over how many neighbouring ranks a group of samples is spread, for each group size that is larger than a
+    microbatch. The numbers are in ascending order. `microbatch_size`: number of rows of a microbatch on one rank.
+    """
     sizes = {module.over for module in model.modules() if isinstance(module, MixesSamples)}
     return tuple(sorted(size // microbatch_size for size in sizes if size is not None and size > microbatch_size))
 
@@ -178,9 +182,10 @@ def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
 def make_process_groups(
     spans: Sequence[int], ranks: Sequence[int], make: Callable[[Sequence[int]], ProcessGroup]
 ) -> dict[int, ProcessGroup]:
-    """Return a dict from each number in `spans` to the process group of that many neighbouring ranks that contains this
-    rank. `ranks`: the global indices of the data-parallel ranks, in order. Each of them must call this function with
-    the same `spans`. `make(ranks)`: function that creates a process group."""
+    """Return a dict from each number n in `spans` to a process group of n neighbouring ranks, one of which is this
+    rank. `ranks`: the global indices of the data-parallel ranks, in order. Each of these ranks must call this function
+    with the same `spans`. `make(ranks)`: function that creates a process group.
+    """
     from torch import distributed
 
     made: dict[int, ProcessGroup] = {}

@@ -25,8 +25,9 @@ Inputs = Mapping[str, TensorSpec]
 
 
 class FieldsLayer(Layer, ABC):
-    """Base class of layers whose fields are the arguments of their module, in the same order. `module`: the module's
-    class, in `torch.nn` (such as `nn.GELU`) or in the folder `layers/modules` (such as `shapes.AddModule`).
+    """Base class of layers whose keys in the recipe are the arguments of an `nn.Module`, in the same order. `module`:
+    the class of this module, in `torch.nn` (such as `nn.GELU`) or in the folder `layers/modules` (such as
+    `shapes.AddModule`).
     """
 
     module: ClassVar[str]

@@ -34,8 +34,8 @@ def per_dim(value: Sizes, num_dims: int) -> tuple[int, ...]:
 
 
 def check_sizes(layer: Layer, num_dims: int, least: Mapping[str, int]) -> ShapeError | None:
-    """Return an error unless each field in `least` has one number or `num_dims` numbers, and none below the field's
-    minimum. `least`: field name -> minimum. Fields that are None are not checked.
+    """Return an error unless each of the fields named in `least` has one number or `num_dims` numbers, all at least the
+    field's minimum. `least`: field name -> minimum. Fields that are None are not checked.
     """
     for field, smallest in least.items():
         value = getattr(layer, field)

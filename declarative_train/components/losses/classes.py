@@ -64,7 +64,7 @@ def needs_class_weights(
 
 
 def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore_index: int | None) -> np.ndarray:
-    """Return the number of items of each class, (C,) int64, without the items of class `ignore_index`. `targets`:
+    """Return the number of items of each class, (C,) int64. Items of class `ignore_index` are not counted. `targets`:
     class numbers. `input`: spec of the scores, whose dimension `class_dim` has one entry per class. Raises ValueError
     for a class number out of range.
     """
@@ -83,9 +83,9 @@ def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore
 
 
 def balance_weights(tally: np.ndarray) -> tuple[float, ...]:
-    """Return a weight for each class, such that the mean weight of an item is 1 and all classes weigh the same in
-    total. `tally`: number of items of each class. The weight is n / (k x count) for n items in all and k classes that
-    occur. A class without items has weight 1. Raises ValueError if there are no items.
+    """Return a weight for each class, such that each class has the same total weight. The mean weight of an item is 1.
+    `tally`: number of items of each class. For n items and k classes that occur, the weight is n / (k x items of the
+    class). A class without items has weight 1. Raises ValueError if there are no items.
     """
     num_items, num_present = int(tally.sum()), int((tally > 0).sum())
     if num_items == 0:
@@ -121,8 +121,8 @@ class OfClasses(Loss, ABC):
         return self.class_weights == "balanced"
 
     def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
-        """Return the number of items of each class, (C,), without those of class `ignore_index`. `targets`: class
-        numbers. `input`: spec of the scores.
+        """Return the number of items of each class, (C,). Items of class `ignore_index` are not counted. `targets`:
+        class numbers. `input`: spec of the scores.
         """
         return tally_classes(targets, input, self.class_dim, self.ignore_index)
 

@@ -92,10 +92,11 @@ def class_axis(shape: tuple[int, ...], class_dim: int) -> int | None:
 def classes(
     type: str, input: TensorSpec, target: TensorSpec | None, class_dim: int, *, soft: bool, ignore_index: int | None
 ) -> ShapeError | None:
-    """Return a ShapeError unless the input has a score for each class in dimension `class_dim`, and the target has
-    class numbers. It is a warning if there are more scores than classes. `soft`: a target with one floating-point
-    probability per class is allowed too. `ignore_index`: a number that the target may have in addition to the class
-    numbers. `type`: type of the loss, for the message."""
+    """Check the scores and the target of a loss over classes. Return a ShapeError unless the input has a score for each
+    class in dimension `class_dim`, and the target has class numbers. With more scores than classes it is only a
+    warning. `soft`: the target may also have a floating-point probability for each class. `ignore_index`: a number that
+    the target may have in addition to the class numbers. `type`: type of the loss, for the message.
+    """
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     if (shape_error := needs_float(type, "input", input)) is not None:
@@ -175,8 +176,9 @@ def _class_numbers(
 
 
 def _is_padded(num_classes: int, num_scores: int) -> bool:
-    """Return whether `num_scores` is `num_classes` rounded up, as is usual for large vocabularies: products on a GPU
-    are faster with such sizes."""
+    """Return whether `num_scores` is `num_classes` rounded up to a multiple of 8. This is usual for large vocabularies,
+    because products on a GPU are faster with such sizes.
+    """
     return num_classes >= MANY_CLASSES and 0 < num_scores - num_classes < 128 and num_scores % 8 == 0
 
 
@@ -188,8 +190,9 @@ def _other_class_dim(input: TensorSpec, target: TensorSpec) -> str | None:
 
 
 def _pooling_hint(items: TensorSpec, target: TensorSpec) -> str | None:
-    """Return a hint to insert a pooling layer, if each sample has scores of several items but only one target; else
-    None. `items`: spec of the scores without the class dimension."""
+    """Return a hint to insert a pooling layer, or None. The hint is for scores of several items per sample, with one
+    target per sample. `items`: spec of the scores without the class dimension.
+    """
     if target.shape or not items.shape:
         return None
     pool = "`sequence_pool`" if len(items.shape) == 1 else "`flatten` or `global_avg_pool`"
@@ -205,9 +208,9 @@ def _one_too_many(items: TensorSpec, target: TensorSpec, classes_last: bool) -> 
 
 
 def _both_ways(first: TensorSpec, second: TensorSpec, name: str = "input", other: str = "target") -> str | None:
-    """Return a hint about how to make two tensors with different shapes fit, or None if there is no simple way. There
-    are hints for a last dimension of size 1 that only one tensor has, for a `second` with class numbers, and for
-    tensors with equally many elements. `name`, `other`: names of the first and the second tensor in the hint.
+    """Return a hint about how to make two tensors of different shapes equal, or None if no hint applies. There is one
+    for each of three cases: one tensor has an additional last dimension of size 1; `second` has class numbers; both
+    have equally many elements. `name`, `other`: names of the first and of the second tensor in the hint.
     """
     if second.shape == (*first.shape, 1):
         slicing = ", ".join(":" for _ in range(len(first.shape) + 1))

@@ -11,17 +11,17 @@ from declarative_train.components.component import LrSchedule
 
 
 def warmup_factor(step: int, num_warmup_steps: int) -> float:
-    """Return the factor of the warm-up for `step`, counted from 0: it rises linearly to 1, which it reaches in step
-    `num_warmup_steps`. The first step has factor 1 / (num_warmup_steps + 1), as with torch's `LinearLR`, because a
-    factor of 0 would waste the step.
+    """Return the factor of the warm-up for `step`. Steps are counted from 0. The factor rises linearly and is 1 from
+    step `num_warmup_steps` on. In the first step it is 1 / (num_warmup_steps + 1), not 0, because a factor of 0 would
+    waste the step. torch's `LinearLR` starts above 0 too.
     """
     return min(1.0, (step + 1) / (num_warmup_steps + 1))
 
 
 def progress(step: int, num_steps: int, num_warmup_steps: int) -> float:
-    """Return the fraction of the run after the warm-up that is over before `step`. It is 0 for the first step after
-    the warm-up, `num_warmup_steps`, and would be 1 for step `num_steps`, the one after the last. torch's `T_max` is
-    counted in the same way.
+    """Return which part of the steps after the warm-up is over before `step`, from 0 to 1. It is 0 for step
+    `num_warmup_steps`, the first after the warm-up. It would be 1 for step `num_steps`, but the last step of a run is
+    `num_steps` - 1. torch counts `T_max` in the same way.
     """
     return min(1.0, max(0.0, (step - num_warmup_steps) / max(1, num_steps - num_warmup_steps)))
 
@@ -63,8 +63,8 @@ class Cosine(LrSchedule):
 
 
 class Polynomial(LrSchedule):
-    """Learning rate that falls to `min_factor` times the optimizer's lr, as a power of the fraction of the run that is
-    left.
+    """Learning rate that falls to `min_factor` times the optimizer's lr at the end of the run. Without `min_factor` it
+    is lr x (fraction of the run that is left) ** `power`.
     """
 
     type: Literal["polynomial"] = "polynomial"

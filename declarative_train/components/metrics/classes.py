@@ -39,8 +39,10 @@ def task_of(given: Task | None, edges: MetricInputs) -> Task:
 
 
 def fits_task(type: str, task: Task, edges: MetricInputs, *, needs_bool_mask: bool = False) -> ShapeError | None:
-    """Return a ShapeError if input, target and mask do not have the shapes and dtypes of the task, else None. `type`:
-    type of the metric. `needs_bool_mask`: the mask must be bool, because the metric cannot weight items."""
+    """Check that input, target and mask have the shapes and dtypes that `task` needs. Return a ShapeError, or None if
+    they do. `type`: type of the metric, for the message. `needs_bool_mask`: the metric cannot weight items, so the mask
+    must be bool.
+    """
     target, mask = edges.target, edges.mask
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
@@ -73,7 +75,9 @@ def _yes_or_no(type: str, target: TensorSpec) -> ShapeError | None:
 
 
 def idle_average(metric: Counted | Ranked, edges: MetricInputs) -> ShapeError | None:
-    """Return a warning if the recipe sets `average` for a binary task, where there is nothing to average; else None."""
+    """Return a warning if the recipe sets `average` for a binary task, else None. A binary task has only one result, so
+    there is nothing to average.
+    """
     if "average" not in metric.model_fields_set or task_of(metric.task, edges) != "binary":
         return None
     message = f"`average` has no effect: `{metric.type}` is binary here, and counts all elements together"
@@ -82,8 +86,9 @@ def idle_average(metric: Counted | Ranked, edges: MetricInputs) -> ShapeError | 
 
 
 def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNoItems, int]:
-    """Return a converter from scores and targets to the items of a metric, and the number of classes or labels.
-    `task`: None means the task that follows from the shapes."""
+    """Return two values: the function that turns scores and targets into the items of a metric, and the number of
+    classes or labels. If `task` is None, `task_of` derives the task from the shapes.
+    """
     from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
 
     found = task_of(task, edges)
@@ -106,8 +111,9 @@ def probabilities_at_zero(metric: Metric, threshold: float, task: Task, edges: M
 
 
 class Counted(Metric, ABC):
-    """Base class of metrics that are ratios of counts. The function in `modules/items.py` that computes the ratio has
-    the name of the metric's `type`."""
+    """Base class of metrics that are ratios of counts. Each computes its ratio by the function in `modules/items.py`
+    whose name is the `type` of the metric.
+    """
 
     about: ClassVar[str] = "classes"
 
@@ -179,8 +185,9 @@ class Iou(Counted):
 
 
 class Ranked(Metric, ABC):
-    """Base class of metrics that depend only on the order of the scores. The function in `modules/items.py` that
-    computes such a metric has the name of the metric's `type`."""
+    """Base class of metrics that depend only on the order of the scores. Each is computed by the function in
+    `modules/items.py` whose name is the `type` of the metric.
+    """
 
     about: ClassVar[str] = "classes"
 
@@ -199,9 +206,10 @@ class Ranked(Metric, ABC):
         return fits_task(self.type, task, edges, needs_bool_mask=True) or idle_average(self, edges)
 
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
-        """Return whether the metric is undefined for a set of samples, because it has no pair of a positive and a
-        negative to compare. This is so if all targets are equal; with several labels, if all targets of each label are
-        equal. Always False with `average: micro`. `target`: the targets of the set, (N, *S)."""
+        """Return whether the metric is undefined for a set of samples, because there is no pair of a positive and a
+        negative. This is so if all targets are equal. With several labels, it is so if the targets of each label are
+        all equal. With `average: micro` the result is always False. `target`: the targets of the set, (N, *S).
+        """
         if self.average == "micro":
             return False
         if target.ndim == 2 and self.task != "binary":

@@ -83,8 +83,9 @@ class R2(ElementwiseMetric):
     type: Literal["r2"] = "r2"
 
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
-        """Return whether an output has the same target in all rows, so that there is no variance to explain. `target`:
-        the targets of a set of samples, (N, *S)."""
+        """Return whether one of the outputs has the same target in all rows. Its variance is then 0, and R squared
+        would divide by it. `target`: the targets of a set of samples, (N, *S).
+        """
         return bool((target == target[:1]).reshape(len(target), -1).all(0).any())
 
     def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:

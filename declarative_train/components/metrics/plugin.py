@@ -45,8 +45,9 @@ class PluginMetric(PluginComponent, Metric):
 
 
 def _item_shape(metric: PluginMetric, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
-    """Call the user's method on generated samples, so that its exceptions are found. Return the shape of the values
-    that `forward` returns for one sample, or () for a metric with `whole`."""
+    """Return the shape of the values that the user's `forward` returns for one sample, or () if the metric has `whole`.
+    The method is called on generated samples, which also shows whether it raises an exception.
+    """
     from declarative_train.components.losses.modules.plugin import try_forward
     from declarative_train.components.metrics.modules.plugin import number_of
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 
 class RankedRows(Metric, ABC):
-    """Base class of metrics that are means over rows. The function in `modules/rankings.py` that computes the value of
-    each row has the name of the metric's `type`."""
+    """Base class of metrics that are means over rows. Each computes the value of a row by the function in
+    `modules/rankings.py` whose name is the `type` of the metric.
+    """
 
     about: ClassVar[str] = "classes"
     is_mean: ClassVar[bool] = True
@@ -83,10 +84,11 @@ class Lrap(RankedRows):
 
 
 class CoverageError(RankedRows):
-    """How many labels of a row one must take, from the highest score down, to have all its positives; the mean over
-    rows.
+    """Number of labels that one must take, from the highest score down, until all positives of a row are among them;
+    the mean over rows.
 
-    The best value is the mean number of positives of a row."""
+    The best value is the mean number of positives of a row.
+    """
 
     higher_is_better: ClassVar[bool] = False
 
@@ -94,10 +96,11 @@ class CoverageError(RankedRows):
 
 
 class RankingLoss(RankedRows):
-    """Share of the pairs of a positive and a negative label of a row in which the negative label scores at least as
-    high; the mean over rows.
+    """Share of wrongly ordered pairs: for each row, the pairs of a positive and a negative label in which the negative
+    scores at least as high, divided by all such pairs; the mean over rows.
 
-    A row without such pairs counts as 0."""
+    A row without a positive or without a negative counts as 0.
+    """
 
     higher_is_better: ClassVar[bool] = False
 

@@ -42,9 +42,9 @@ class PluginOptimizer(PluginComponent, Optimizer):
         return made
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
-        """Return the estimated number of elements of optimizer state for a parameter of this shape. The estimate comes
-        from a step on a small parameter with equally many dimensions. If the user's code may not run, it is two per
-        element of the parameter.
+        """Return an estimate of how many elements of optimizer state a parameter of this shape has. The number is
+        measured by a step on a smaller parameter with equally many dimensions, and scaled to `shape`. If the user's
+        code may not run, the estimate is two for each element of the parameter.
         """
         if not self.may_import:
             return 2 * prod(shape)
@@ -55,8 +55,9 @@ class PluginOptimizer(PluginComponent, Optimizer):
 
 
 def _state_of(optimizer: PluginOptimizer, shape: tuple[int, ...]) -> int:
-    """Do one step on a parameter of this shape, and return how many elements of state the optimizer then has for it,
-    without step counters."""
+    """Return how many elements of state the optimizer has for a parameter of this shape, without step counters. One
+    step is done to find out.
+    """
     import torch
 
     parameter = torch.nn.Parameter(torch.full(shape, 0.5))

@@ -64,8 +64,8 @@ class Heads:
 
     @property
     def needs_weights(self) -> bool:
-        """True if `softcap` or `sinks` is set. No fused kernel of torch has these options, so all attention weights
-        are held in memory.
+        """True if the attention weights must be computed as a tensor, because `softcap` or `sinks` is set. torch's
+        fused kernels, which need no such tensor, do not have these options.
         """
         return self.softcap is not None or self.sinks
 
@@ -136,7 +136,7 @@ class SelfAttentionModule(nn.Module):
         positions: Tensor | None,
         dropout: float,
     ) -> Tensor:
-        """Return the attention output (B, H, T / N, K) of this rank's positions, which attend to the positions of
+        """Return the attention output (B, H, T / N, K) for the positions of this rank. They attend to the positions of
         all N ranks of the `context` axis.
         """
         length, places = self.num_positions, positions
@@ -172,8 +172,8 @@ class SelfAttentionModule(nn.Module):
         """Return queries (B, H, T, K), keys (B, G, T, K) and values (B, G, T, K), computed from x (B, T, D).
 
         Queries and keys are rotated by the angles of `positions` (B, T). If `positions` is None, the positions are
-        `start`, `start` + 1 and so on. `length`: the number of positions in the table of angles, more than the largest
-        position. None: the function derives it from the other arguments.
+        `start`, `start` + 1 and so on. `length`: number of rows of the table of angles, which must be more than the
+        largest position. If it is None, the function computes it.
         """
         heads = self.heads
         if heads.fused:
@@ -266,9 +266,9 @@ def attend(
     heads: Heads,
     sinks_H: Tensor | None = None,
 ) -> Tensor:
-    """Return the attention output (B, H, T, K). `mask`: (B, S) or (B, T, S), True where a query may see a key. A query
-    that may see no key gives 0 and has no gradient, because its softmax would be nan. `heads.window` is used only if
-    `causal`. `sinks_H`: the additional logit of each head (`Heads.sinks`).
+    """Return the attention output (B, H, T, K). `mask`: (B, S) or (B, T, S), True where a query may see a key; None
+    means everywhere. A query that may see no key gives 0 and has no gradient; its softmax would be nan. `heads.window`
+    is used only if `causal`. `sinks_H`: one learned number for each head (`Heads.sinks`).
     """
     T, window = q_BHTK.shape[2], heads.window if causal else None
     if mask is None and causal and ((window is not None and window < T) or heads.needs_weights):
@@ -302,8 +302,9 @@ def attend_allowed(
     sinks_H: Tensor | None = None,
 ) -> Tensor:
     """Return the attention output (B, H, T, K). A query that may see no key gives 0. `allowed`: (B, 1, 1, S) or (B, 1,
-    T, S), True where a query may see a key; None means everywhere. `every`: the caller knows that each query may see at
-    least one key, so that the search for queries without a key is skipped."""
+    T, S), True where a query may see a key; None means everywhere. `every`: True if the caller knows that each query
+    may see at least one key. Then the function does not look for queries without a key.
+    """
     if every or allowed is None:
         return _weigh_values(q_BHTK, k_BGSK, v_BGSK, allowed, False, dropout, heads, sinks_H)
     sees = allowed.any(-1, keepdim=True)
@@ -344,9 +345,10 @@ def _weigh_values(
 
 
 def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window: int | None) -> Tensor:
-    """Return a mask (B, 1, T, T), True where a query may see a key. Both must be in the same segment, and neither
-    `mask`, the causal order nor the window may forbid the pair. `segments` (B, T): the id of the segment of each
-    position."""
+    """Return a mask (B, 1, T, T), True where a query may see a key. Query and key must be in the same segment, and
+    `mask`, the causal order and the window must allow the pair. `segments` (B, T): the id of the segment of each
+    position.
+    """
     T = segments.shape[1]
     allowed = (segments[:, :, None] == segments[:, None, :])[:, None]
     if causal:
@@ -357,8 +359,8 @@ def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window:
 
 
 def _repeat_keys(k_BGSK: Tensor, v_BGSK: Tensor, shared: int) -> tuple[Tensor, Tensor]:
-    """Return keys and values with each head repeated `shared` times, once for each query head that uses it. torch's
-    kernel that needs no such copies is slow on the CPU and with a mask.
+    """Return keys and values with each head repeated `shared` times, once for each query head that uses it. torch also
+    has a kernel that needs no repeated heads (`enable_gqa`), but it is slow on the CPU and with a mask.
     """
     if shared == 1:
         return k_BGSK, v_BGSK
@@ -366,16 +368,18 @@ def _repeat_keys(k_BGSK: Tensor, v_BGSK: Tensor, shared: int) -> tuple[Tensor, T
 
 
 def visible_keys(T: int, S: int, window: int | None, device: torch.device) -> Tensor:
-    """Return a causal mask (T, S) for queries at the last T of S positions. A query may see the key of its own
-    position and those before it. With `window`, it sees only the last `window` of these.
+    """Return a causal mask (T, S), True where a query may see a key. There are S keys; the queries have the last T of
+    their positions. A query may see the key of its own position and those before it. With `window`, it sees only the
+    last `window` of these.
     """
     seen = torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
     return seen if window is None else seen.triu(S - T - window + 1)
 
 
 def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: bool, dropout: float) -> bool:
-    """Return whether torch has a fast kernel for these tensors that takes fewer key heads than query heads. Keys and
-    values then need not be repeated."""
+    """Return whether torch has a fast kernel for these tensors that accepts fewer key heads than query heads. If it has
+    none, the caller must repeat keys and values.
+    """
     if not q_BHTK.is_cuda:
         return False
     if torch.compiler.is_compiling():  # asking torch below would break the graph at every layer
@@ -386,8 +390,9 @@ def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: boo
 
 
 def has_flash(device: int) -> bool:
-    """Return whether flash attention is enabled and supported on the GPU with index `device`. torch.compile calls this
-    function while it traces, and uses the result as a constant (`engine/step/compiled.py`)."""
+    """Return whether flash attention is enabled and the GPU with index `device` supports it. torch.compile calls this
+    function during tracing, and compiles the result as a constant (`engine/step/compiled.py`).
+    """
     enabled: bool = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
     return enabled and torch.cuda.get_device_capability(device) >= LEAST
 

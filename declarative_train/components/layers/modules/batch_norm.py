@@ -84,8 +84,8 @@ class BatchNormModule(nn.Module):
         return self.weight.to(self.running_mean.dtype), self.bias.to(self.running_mean.dtype)
 
     def _within_rank(self, x: Tensor, real: int, size: int) -> list[Tensor]:
-        """Return the first `real` rows of `x`, normalised in groups of `size` rows, as a list of one or two tensors.
-        The first tensor has all complete groups, the second the last group if it is smaller.
+        """Return the first `real` rows of `x`, normalised in groups of `size` rows; the other rows are padding. The
+        list has a tensor with all complete groups, and one with the last group if it is smaller.
         """
         full = real // size * size
         pieces = [self._normalise(x if full == x.shape[0] else x[:full], full // size)] if full else []
@@ -97,8 +97,9 @@ class BatchNormModule(nn.Module):
         """Return `x` (G * n, C, ...) with each of its G groups of n rows normalised by the group's mean and variance.
 
         The groups are arranged as channels, (n, G * C, ...), so that one call of torch's kernel is enough. `counts`:
-        whether to add the means and variances of the groups to `pending`. They are what the kernel writes as running
-        statistics: with momentum 1, the mean and the unbiased variance of these rows alone."""
+        whether to add the means and the unbiased variances of the groups to `pending`. The kernel returns them as
+        running statistics: with momentum 1, these depend on the current rows only.
+        """
         C = self.num_features
         weight, bias = self._scale_and_shift()
         if num_groups > 1:
@@ -121,8 +122,9 @@ class BatchNormModule(nn.Module):
         return y.reshape(-1, num_groups, *x.shape[1:]).transpose(0, 1).flatten(0, 1) if num_groups > 1 else y
 
     def _across_ranks(self, x: Tensor, span: int) -> Tensor:
-        """Return this rank's rows `x` of a group, normalised by the mean and variance of the whole group. The rows of
-        the group are on `span` neighbouring ranks. A rank may have no rows, but must call this method.
+        """Return the rows `x`, normalised by the mean and variance of their group. `x`: the rows of the group that this
+        rank has. The other rows are on neighbouring ranks; `span` is the number of ranks of the group. A rank without
+        rows must call this method too.
         """
         group = self.groups.process_groups[span]
         y, mean, var, count = _NormaliseAcross.apply(x, *self._scale_and_shift(), self.eps, group)  # type: ignore[no-untyped-call]
@@ -140,8 +142,9 @@ class BatchNormModule(nn.Module):
         self.pending = sums if self.pending is None else self.pending + sums
 
     def take_pending(self) -> Tensor:
-        """Return a vector (2 C + 1,) over the groups since the last call: the sums of their C means and of their C
-        variances, and how many groups there were. Start new sums."""
+        """Return the sums over all groups since the last call, and start new sums. The vector (2 C + 1,) has the sum of
+        the groups' means, then the sum of their variances, then the number of groups.
+        """
         pending, self.pending = self.pending, None
         return self.running_mean.new_zeros(2 * self.num_features + 1) if pending is None else pending
 
@@ -220,10 +223,10 @@ class _NormaliseAcross(torch.autograd.Function):
 
 
 def adopt_batch_norms(module: nn.Module) -> None:
-    """Replace torch's batch normalisations in `module` by `BatchNormModule`, in place. A group is then all samples
-    that one forward has on one rank.
+    """Turn torch's batch normalisations in `module` into `BatchNormModule`, in place. The group of each is then the
+    microbatch: all samples that one forward has on one rank.
 
-    Only the class of each module changes; names, tensors, hooks and references stay. Three kinds are not replaced:
+    Only the class of each module changes; names, tensors, hooks and references stay. Three kinds are not changed:
     subclasses with their own `forward`, modules without running statistics, and modules with `momentum` None (a
     cumulative average).
     """

@@ -12,17 +12,18 @@ from declarative_train.components.layers.modules.divided import Peers, exchange
 
 
 class ContextRanks:
-    """Ranks of the `context` axis, each of which has two chunks of the positions of a sequence. Sequences of different
-    batches may have different lengths. `in_ring`: keys are sent around the ranks one by one; if False, each rank
-    gathers all keys.
+    """Ranks of the `context` axis. Each rank has two chunks of the positions of every sequence. Sequences of different
+    batches may have different lengths. `in_ring`: in attention, the keys of each rank are sent from rank to rank; if
+    False, each rank gathers all keys at once.
     """
 
     def __init__(self, peers: Peers, *, in_ring: bool = False) -> None:
         self._peers, self.in_ring = peers, in_ring
 
     def firsts(self, chunk: int, rank: int | None = None) -> tuple[int, int]:
-        """Return the first position of each of the two chunks of a sequence that a rank has. `chunk`: how many
-        positions a chunk has. `rank`: index of the rank; None means this rank."""
+        """Return the positions in the sequence at which the two chunks of a rank begin. `chunk`: number of positions of
+        a chunk. `rank`: index of the rank; None means this rank.
+        """
         rank = self._peers.rank if rank is None else rank
         return rank * chunk, (2 * self._peers.size - 1 - rank) * chunk
 
@@ -31,14 +32,15 @@ class ContextRanks:
         return x.shape[1] * self._peers.size
 
     def owners(self) -> list[int]:
-        """Return the indices of all ranks of the `context` axis, in the order in which their keys arrive at this rank.
-        This rank is the first."""
+        """Return the indices of all ranks of the `context` axis, in the order in which this rank uses their keys. This
+        rank is the first, because it has its own keys already.
+        """
         return [(self._peers.rank - step) % self._peers.size for step in range(self._peers.size)]
 
     def shift(self, x: Tensor, owner: int | None = None) -> Tensor:
-        """Send `x` to the next rank of the ring, and return the tensor that the previous rank sends. `owner`: the rank
-        whose values `x` has. If this is the last of `owners()`, all ranks have had `x`: nothing is sent, and `x` is
-        returned. None: always send.
+        """Send `x` to the next rank of the ring, and return the tensor that arrives from the previous rank. `owner`:
+        the rank from which `x` came first. If it is the last of `owners()`, `x` has been on all ranks: nothing is sent,
+        and `x` is returned. With None, `x` is always sent.
         """
         rank, size = self._peers.rank, self._peers.size
         if owner == (rank + 1) % size:
@@ -48,7 +50,9 @@ class ContextRanks:
         return self._peers.exchange(x, sent, received)
 
     def places(self, num_own: int, device: torch.device) -> Tensor:
-        """Return the positions (T / N,) of the sequence that this rank has. `num_own`: how many they are."""
+        """Return the position in the whole sequence of each token that this rank has, (T / N,). `num_own`: number of
+        tokens that this rank has, T / N.
+        """
         chunk = num_own // 2
         return torch.cat([torch.arange(first, first + chunk, device=device) for first in self.firsts(chunk)])
 
@@ -64,8 +68,8 @@ class ContextRanks:
         return exchange(x, self._gather, self._sum)
 
     def add(self, x: Tensor) -> Tensor:
-        """Return the sum of `x` over the ranks. The backward sums the gradients over the ranks too, because each rank
-        uses the sum for its part of the loss.
+        """Return the sum of `x` over the ranks. In the backward, the gradients of the sum are added over the ranks too,
+        because each rank uses the sum in its own part of the loss.
         """
         return exchange(x, self._peers.sum, self._peers.sum)
 

@@ -36,16 +36,19 @@ class Peers(Protocol):
 
 class TensorRanks:
     """Ranks of the `tensor` axis, with differentiable communication. `index`: index of this process among the `size`
-    ranks. `reads`, `writes`: whether each rank has all tokens of the layer's input and of its output ("whole"), or only
-    a part of the tokens ("tokens"); `graph/token_cuts.py` describes all values."""
+    ranks. `reads` is for the input of the layer, `writes` for its output. "whole": each rank has all tokens. "tokens":
+    each rank has a part of the tokens. `graph/token_cuts.py` describes all values.
+    """
 
     def __init__(self, peers: Peers, reads: str = "whole", writes: str = "whole") -> None:
         self._peers, self._reads, self._writes = peers, reads, writes
         self.index, self.size = peers.rank, peers.size
 
     def enter(self, x: Tensor) -> Tensor:
-        """Return the input of a divided layer with all tokens, equal on all ranks. In the backward, the gradients of
-        all ranks are summed. (With `reads` "joined", `gather_tokens` has done both already.)"""
+        """Return the input of a divided layer with all tokens; it is equal on all ranks. In the backward, the gradients
+        of all ranks are summed. If `reads` is "joined", `x` is returned unchanged, because `gather_tokens` has gathered
+        the tokens before and will sum the gradients.
+        """
         if self._reads == "joined":  # `gather_tokens` has gathered the tokens, and will sum the gradients
             return x
         if self._reads == "tokens":
@@ -73,15 +76,17 @@ class TensorRanks:
         return exchange(x, lambda whole: self._own(whole, -1), lambda part: self._peers.gather(part.contiguous()))
 
     def gather_tokens(self, x: Tensor) -> Tensor:
-        """Return all tokens (B, T, ...), given this rank's tokens `x`, as the input of a divided layer. In the
-        backward, each rank gets the gradients of its own tokens, summed over the ranks, because each rank computes only
-        a part of them."""
+        """Return all tokens (B, T, ...), given this rank's tokens `x`. Use it before a divided layer. There each rank
+        computes only a part of the gradient. So in the backward the gradients are summed over the ranks, and each rank
+        gets the sum for its own tokens.
+        """
         return exchange(x, self._peers.gather_tokens, self._peers.sum_tokens)
 
     def copy_tokens(self, x: Tensor) -> Tensor:
-        """Return all tokens (B, T, ...), given this rank's tokens `x`, as the input of a layer that is not divided. In
-        the backward, each rank gets the gradient of its own tokens, without a sum over the ranks, because every rank
-        computes the whole gradient."""
+        """Return all tokens (B, T, ...), given this rank's tokens `x`. Use it before a layer that is not divided. There
+        every rank computes the whole gradient. So in the backward nothing is summed, and each rank gets the gradient of
+        its own tokens.
+        """
         return exchange(x, self._peers.gather_tokens, lambda whole: self._own(whole, 1))
 
     def own_tokens(self, x: Tensor) -> Tensor:
@@ -136,11 +141,13 @@ def _identity(x: Tensor) -> Tensor:
 
 
 def set_cuts(part: nn.Module, cuts: Mapping[str, RankCut], made: dict[Tensor, nn.Parameter]) -> None:
-    """Replace parameters of `part`, a module on the meta device, by the parts that this rank holds.
+    """Replace divided parameters of one module, `part`, by the parts that this rank holds. The module is on the meta
+    device.
 
-    `cuts`: parameter name -> how the parameter is divided. This is stored on the module, not on the new parameter,
-    because sharding later replaces the parameter. `made`: whole parameter -> this rank's part. The function adds the
-    new pairs, so that a parameter of several modules is replaced by the same part in each."""
+    `cuts`: parameter name -> how the parameter is divided. It is stored on the module, because sharding later replaces
+    the parameter. `made`: whole parameter -> this rank's part. The function adds what it makes, so that a parameter
+    that several modules share is replaced by the same part in each.
+    """
     for name, cut in cuts.items():
         whole = part._parameters[name]
         packed = getattr(part, "packed", None) if name == "weight" else None

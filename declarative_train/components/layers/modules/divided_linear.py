@@ -32,8 +32,9 @@ class GatheredLinear(ColumnLinear):
 
 
 class RowLinear(ColumnLinear):
-    """Linear layer that multiplies this rank's part of the input features and sums the results over the ranks: (B, ...,
-    in / size) to (B, ..., out) for `size` ranks. Every rank has the whole bias, which is added after the sum."""
+    """Linear layer that uses this rank's part of the input features, and sums the results over the ranks: (B, ..., in /
+    size) to (B, ..., out) for `size` ranks. Every rank has the whole bias, and adds it after the sum.
+    """
 
     def __init__(self, linear: nn.Linear, ranks: TensorRanks) -> None:
         super().__init__(linear, ranks)
@@ -51,9 +52,10 @@ def divide_linear(linear: nn.Linear, kind: str, ranks: TensorRanks) -> nn.Linear
     """Return a linear layer that computes this rank's part of `linear`. The caller replaces the parameters by their
     parts.
 
-    `kind`: how the layer is divided (`LayerCut.kind`). "heads" is for a projection inside an attention layer: the
-    projection does not communicate, because the attention layer does. A layer with a method `divide`, such as one with
-    an adapter, divides itself and is returned."""
+    `kind`: how the layer is divided (`LayerCut.kind`). "heads" is for a linear layer inside an attention layer: it does
+    not communicate, because the attention layer does. A layer with its own method `divide`, such as one with an
+    adapter, is divided by this method and returned.
+    """
     if callable(divide := getattr(linear, "divide", None)):
         divide(kind, ranks)
         return linear

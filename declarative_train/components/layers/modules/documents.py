@@ -50,9 +50,10 @@ def varlen() -> Any:
 
 
 def serves(q_BHTK: Tensor, dropout: float, needs_weights: bool) -> bool:
-    """Return whether torch's varlen attention can be used for these queries. It needs half precision, a GPU and a head
-    width that it supports. It has no dropout, does not work under torch.compile, and does not return the attention
-    weights. `needs_weights`: the layer needs these weights."""
+    """Return whether torch's varlen attention can compute attention for these queries. It needs a GPU, half precision,
+    and a head width that the kernel supports. It cannot be used with dropout, under torch.compile, or if the layer
+    needs the attention weights (`needs_weights`).
+    """
     if dropout or needs_weights or torch.compiler.is_compiling() or varlen() is None:
         return False
     K = q_BHTK.shape[-1]
@@ -67,8 +68,7 @@ def has_kernel(like: Tensor) -> bool:
 
 @contextmanager
 def treat_as_gpu(is_gpu: bool) -> Iterator[None]:
-    """Set, for the `with` block, whether fake tensors count as tensors on a GPU that supports varlen attention. (A fake
-    tensor has no real device.)"""
+    """Make `has_kernel` return `is_gpu` for fake tensors, within the `with` block. A fake tensor has no real device."""
     token = _pretended_gpu.set(is_gpu)
     try:
         yield
@@ -85,8 +85,8 @@ def is_fake(tensor: Tensor) -> bool:
 
 
 class DocumentTable:
-    """Cache of the documents of the current batch, shared by all attention layers of a model. The host must wait for
-    the device to find the documents. The cache limits this to once per batch.
+    """Cache of the documents of the current batch, shared by all attention layers of a model. To find the documents,
+    the host must wait for the device. With the cache it waits once per batch, not once per layer.
     """
 
     def __init__(self) -> None:
@@ -104,9 +104,10 @@ class DocumentTable:
 
 
 def documents(segments: Tensor) -> Documents | None:
-    """Return the documents in `segments` (B, T), which has the id of the document of each token. Neighbouring tokens
+    """Return the documents of a batch. `segments` (B, T): for each token, the id of its document. Neighbouring tokens
     with equal ids are one document. Return None if an id occurs in two separate places of a row, because the varlen
-    kernel needs contiguous documents. For fake tensors, which have no values, each row is one document."""
+    kernel needs contiguous documents. Fake tensors have no values; for them each row is one document.
+    """
     B, T = segments.shape
     if is_fake(segments):  # one per row: the number of documents does not change the memory
         return Documents(torch.arange(0, (B + 1) * T, T, dtype=torch.int32, device=segments.device), T)

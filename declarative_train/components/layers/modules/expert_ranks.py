@@ -55,16 +55,19 @@ class ExpertRanks:
         return exchange(y, self._exchange(received, sent), self._exchange(sent, received))
 
     def _exchange_counts(self, ends: Tensor) -> Tensor:
-        """Return a tensor (S, E / S): how many rows each of the S ranks sends to each expert of this rank. `ends` (E,):
-        for each of the E experts, the index after its last row on this rank."""
+        """Send the numbers of rows per expert to the ranks of these experts. Return a tensor (S, E / S): how many rows
+        each of the S ranks has for each expert of this rank. `ends` (E,): for each of the E experts, the index after
+        its last row on this rank.
+        """
         counts_E = ends.long().diff(prepend=ends.new_zeros(1, dtype=torch.int64))
         each = [len(counts_E) // self.size] * self.size
         return self._peers.exchange(counts_E, each, each).view(self.size, -1)
 
     def _sizes(self, ends: Tensor, counts_SE: Tensor, num_rows: int) -> tuple[list[int], list[int]]:
-        """Return two lists: how many rows this rank sends to each rank, and how many it receives from each rank. `ends`
-        (E,): for each expert, the index after its last row on this rank. `counts_SE`: how many rows this rank gets from
-        each sender for each of its experts. Fake tensors have no values; for them the rows are divided evenly."""
+        """Return two lists: how many rows this rank sends to each rank, and how many it receives from each. `ends`
+        (E,): for each expert, the index after its last row on this rank. `counts_SE`: number of rows from each rank for
+        each expert of this rank. Fake tensors have no values; for them `num_rows` rows are divided evenly.
+        """
         if is_fake(ends):
             even = [num_rows // self.size + (rank < num_rows % self.size) for rank in range(self.size)]
             return even, even
@@ -74,8 +77,10 @@ class ExpertRanks:
         return found[0], found[1]
 
     def _order(self, counts_SE: Tensor, num_rows: int) -> Tensor:
-        """Return the index (num_rows,) that sorts the received rows by expert. They arrive sorted by sender, and by
-        expert within each sender. `counts_SE`: how many rows this rank got from each sender for each of its experts."""
+        """Return the index (num_rows,) that sorts the received rows by expert. They arrive sorted by the rank that sent
+        them, and the rows of one rank are sorted by expert. `counts_SE`: number of rows from each rank for each expert
+        of this rank.
+        """
         if is_fake(counts_SE):
             return torch.arange(num_rows, device=counts_SE.device)
         experts = torch.arange(counts_SE.shape[1], device=counts_SE.device).repeat(self.size)

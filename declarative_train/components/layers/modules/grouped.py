@@ -17,8 +17,9 @@ _ALIGNED = 8  # elements of 16 bits in 16 bytes
 
 
 def multiply_groups(x: Tensor, weight_EOI: Tensor, ends: Tensor) -> Tensor:
-    """Return each row of `x` (R, I) multiplied by the transposed matrix of its group, (R, O). `weight_EOI`: the
-    matrices of the E groups. `ends` (E,) int32: for each group, the index after its last row.
+    """Return each row of `x` (R, I) times the transposed matrix of the row's group, (R, O). `weight_EOI`: the matrices
+    of the E groups. The rows of a group are consecutive. `ends` (E,) int32: for each group, the index after its last
+    row.
     """
     if _has_product(x, weight_EOI):
         return F.grouped_mm(x, weight_EOI.mT, offs=ends)
@@ -64,8 +65,9 @@ class _GroupedLinear(torch.autograd.Function):
 
 def _groups(ends: Tensor) -> list[tuple[int, slice]]:
     """Return pairs (index of the group, slice of its rows), one for each group that has rows. `ends` (E,): for each
-    group, the index after its last row. The host waits for the device, because it reads the values of `ends`. The list
-    is empty for meta and fake tensors, which have no values."""
+    group, the index after its last row. To read `ends`, the host waits for the device. The list is empty for meta and
+    fake tensors, which have no values.
+    """
     if ends.is_meta or is_fake(ends):
         return []
     numbers = ends.tolist()
@@ -80,15 +82,16 @@ def permute_rows(x: Tensor, index: Tensor, back: Tensor) -> Tensor:
 
 
 def repeat_rows(x: Tensor, order: Tensor, back: Tensor, times: int) -> Tensor:
-    """Return `times` copies of each row of `x` (N, D), in the order `order` (N * times,). The entry i * times + k of
-    `order` stands for copy k of row i. `back`: the inverse permutation of `order`, which the backward uses."""
+    """Return `times` copies of each row of `x` (N, D), arranged by `order` (N * times,). An entry i * times + k of
+    `order` means copy k of row i. `back`: the inverse permutation of `order`, which the backward uses.
+    """
     found: Tensor = _Rows.apply(x, order, back, times)  # type: ignore[no-untyped-call]
     return found
 
 
 class _Rows(torch.autograd.Function):
-    """Selection of rows by index. The backward sums the gradients of the copies of a row in a fixed order;
-    torch's indexing uses atomic additions there, whose order varies.
+    """Autograd function that selects rows by index. The backward adds the gradients of the copies of a row in a fixed
+    order, so that it is deterministic. The backward of torch's indexing is not: it uses atomic additions.
     """
 
     @staticmethod

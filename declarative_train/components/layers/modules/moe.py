@@ -96,8 +96,8 @@ class MoeModule(nn.Module):
         self.pending = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Make the module compute only this rank's part of the hidden features of each expert. The caller replaces the
-        parameters by the parts of these features.
+        """Make the module compute only a part of the hidden features of each expert, the part of this rank. The caller
+        replaces the parameters by the rows and columns of these features.
         """
         self.ranks, self.experts.hidden = ranks, self.experts.hidden // ranks.size
         self.experts.num_parts = ranks.size
@@ -126,7 +126,9 @@ class MoeModule(nn.Module):
         return y, own if balance is None else balance + own
 
     def _scores(self, flat_ND: Tensor) -> Tensor:
-        """Return the router's scores (N, E), in float32 at least: rounding could change which experts are chosen."""
+        """Return the router's score of each expert for each position, (N, E). They are computed in float32 at least,
+        because rounding could change which experts are chosen.
+        """
         dtype = torch.promote_types(flat_ND.dtype, torch.float32)
         is_plain = flat_ND.is_meta or not torch.is_autocast_enabled(flat_ND.device.type)
         with nullcontext() if is_plain else torch.autocast(flat_ND.device.type, enabled=False):
@@ -175,9 +177,9 @@ class MoeModule(nn.Module):
 
     @torch.no_grad()
     def _count(self, used_NE: Tensor, mask: Tensor | None, B: int) -> None:
-        """Count how many positions use each expert, without padding rows, and add this to the counts of the step.
-        `used_NE`: 1 where a position uses an expert, else 0. `mask`: False at positions that do not count. `B`: number
-        of samples."""
+        """Add to `pending` how many positions of this forward use each expert. Padding rows are not counted. `used_NE`:
+        1 where a position uses an expert, else 0. `mask`: False at positions that do not count. `B`: number of samples.
+        """
         if self.bias is None or not self.training or not self.groups.recording or self.groups.recomputing:
             return
         if mask is not None:
@@ -195,9 +197,10 @@ class MoeModule(nn.Module):
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[MoeModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Update the router's bias of each module: raise it for experts that few positions used, lower it for the
-        others. `pending`: for each module, how many positions used each expert. Nothing changes if `finite` is false,
-        which marks a skipped step."""
+        """Update the router's bias of each module. An expert that fewer positions used than the mean gets a higher
+        bias, one that more positions used a lower bias. `pending`: for each module, how many positions used each
+        expert. If `finite` is false, the step was skipped, and nothing changes.
+        """
         for module, counts in zip(modules, pending, strict=True):
             bias, rate = module.bias, module.routing.bias_rate
             assert bias is not None
@@ -231,9 +234,9 @@ def apply_experts(
 
 
 class ExpertsModule(OwnExperts):
-    """Module with the networks of the experts, from `rows` (R, D), sorted by expert, to (R, D). `ends` (E,): for each
-    expert, the index after its last row. `num_parts`: number of ranks over which the hidden features are divided. The
-    results of these ranks are summed, so each adds 1 / num_parts of the last bias.
+    """Module that applies the networks of the experts to `rows` (R, D), which are sorted by expert. The result is (R,
+    D). `ends` (E,): for each expert, the index after its last row. `num_parts`: number of ranks over which the hidden
+    features are divided. The results of these ranks are summed, so each rank adds 1 / num_parts of the last bias.
     """
 
     def __init__(self, number: int, width: int, kind: ExpertKind, dtype: torch.dtype) -> None:
@@ -272,8 +275,8 @@ class ExpertsModule(OwnExperts):
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype for matrix products with `x`: the dtype of autocast if it is on, else that of `x`. The caller
-    converts the inputs to it, because autocast does not convert those of `grouped_mm`.
+    """Return the dtype in which matrix products with `x` are computed: that of autocast if it is on, else that of `x`.
+    The caller converts the inputs of `grouped_mm` to this dtype, because autocast does not.
     """
     if x.is_meta or not torch.is_autocast_enabled(x.device.type):
         return x.dtype

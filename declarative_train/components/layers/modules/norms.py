@@ -90,8 +90,8 @@ class InstanceNormModule(nn.Module):
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Return a context manager that turns autocast off on the device of `x`. Autocast is not needed: the kernel
-    accepts half precision and computes in float32.
+    """Return a context manager that turns autocast off on the device of `x`. The kernels of the norms do not need
+    autocast: they accept half precision and compute in float32.
     """
     kind = x.device.type
     is_on = kind != "meta" and torch.is_autocast_enabled(kind)
@@ -105,11 +105,11 @@ def cast_parameters(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | Non
 
 
 def unify_format(x: Tensor) -> Tensor:
-    """Return `x`. If it has only one row, return it in torch's default memory format (contiguous), so that its gradient
-    has the same format.
+    """Return `x`, but in torch's default memory format (contiguous) if it has only one row. Its gradient then has the
+    same format.
 
-    With one row, any stride of the batch dimension is valid. If `x` is in channels-last format and its gradient is
-    not, or the reverse, torch's CPU kernel of batch norm reads one of the two in the wrong order (torch 2.13; the
-    error is as large as the gradient). Instance norm is concerned too: torch computes it as batch norm over a single
-    row."""
+    With one row, any stride of the batch dimension is valid. If `x` is in channels-last format and its gradient is not,
+    or the reverse, torch's CPU kernel of batch norm reads one of the two in the wrong order (torch 2.13; the error is
+    as large as the gradient). Instance norm has the same problem: torch computes it as batch norm over a single row.
+    """
     return x.reshape(-1).view(x.shape) if x.shape[0] == 1 and x.dim() > 2 else x

@@ -51,8 +51,8 @@ AT_ONCE = 1 << 24
 
 
 class Packed(nn.Module):
-    """Number format of a packed weight, with the table to unpack it. The module that has the packed weight as its
-    parameter `weight` has this object as its attribute `packed`.
+    """Number format of a packed weight, with the table that unpacks it. A module with a packed weight has this object
+    in its attribute `packed`, and the weight in its parameter `weight`.
     """
 
     pairs: Tensor
@@ -65,16 +65,17 @@ class Packed(nn.Module):
             self.register_buffer("pairs", torch.empty(256, 2, dtype=torch.int32, device=device), persistent=False)
 
     def reset_buffers(self) -> None:
-        """Fill the look-up table of nf4: for each value of a byte, the two levels it encodes. Other formats have no
-        table."""
+        """Fill the table that unpacks nf4. A byte encodes two numbers; the table has both for each of the 256 bytes.
+        Other formats have no table.
+        """
         if self.storage == "nf4":
             byte = torch.arange(256)
             levels = torch.tensor(LEVELS, dtype=torch.float32)
             self.pairs.copy_(torch.stack([levels[byte // 16], levels[byte % 16]], 1).view(torch.int32))
 
     def divide(self, cut: RankCut, rows: int) -> tuple[int, ...]:
-        """Change the number of columns to that of this rank's part of the weight, and return the shape of this part in
-        packed form. `cut`: how the weight is divided. `rows`: number of rows of the whole weight.
+        """Store how many columns this rank's part of the weight has, and return the shape of this part in packed form.
+        `cut`: how the weight is divided over the ranks. `rows`: number of rows of the whole weight.
         """
         rows, self.columns = cut.local_shape((rows, self.columns))
         return rows, row_bytes(self.storage, self.columns)
@@ -90,7 +91,7 @@ class Packed(nn.Module):
         return unpack(packed, self.tables, self.storage, self.columns, dtype)
 
     def round_trip(self, values: Tensor) -> Tensor:
-        """Return the weights `values` (R, C) rounded to the number format: packed, then unpacked."""
+        """Return `values` (R, C) rounded to the numbers that the format can store, by packing and unpacking them."""
         self.reset_buffers()
         return self.unpack(pack(values.float(), self.storage), torch.float32).to(values.dtype)
 
@@ -195,8 +196,9 @@ def look_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
 
 
 def compute_dtype(device_type: str, otherwise: torch.dtype) -> torch.dtype:
-    """Return the dtype in which autocast computes on `device_type`, or `otherwise` if autocast is off or `otherwise`
-    is float64. An autograd function converts its inputs to this dtype, because autocast has no effect inside it.
+    """Return the dtype in which an autograd function computes on `device_type`: that of autocast if it is on, else
+    `otherwise`. If `otherwise` is float64, it is returned in any case. The function converts its inputs to this dtype
+    itself, because autocast has no effect inside it.
     """
     if otherwise == torch.float64 or not torch.is_autocast_enabled(device_type):
         return otherwise
@@ -229,9 +231,9 @@ def _can_hold(part: nn.Module) -> bool:
 
 
 def hold(roots: Sequence[nn.Module], storages: Mapping[str, StorageName]) -> None:
-    """Replace the weights named in `storages` by packed weights without values. `as_written` writes the values later.
-    `storages`: parameter name -> number format. `roots`: modules that share these parameters; the names are those in
-    the first module.
+    """Replace the weights named in `storages` by empty packed weights, which `as_written` fills later. `storages`:
+    parameter name -> number format. `roots`: modules that share these parameters. The names are those in the first of
+    these modules.
     """
     named = roots[0].named_parameters(remove_duplicate=False)
     names = {id(item): name for name, item in named if name in storages}
@@ -268,8 +270,8 @@ def find_packed(module: nn.Module) -> dict[str, Packed]:
 
 
 def as_computed(module: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict of `module` with meta tensors in place of packed or divided weights. Each of these meta
-    tensors has the shape of the whole, unpacked weight.
+    """Return the state dict of `module` with the shapes that the weights have in the computation. A packed or divided
+    weight is replaced by a meta tensor with the shape of the whole, unpacked weight.
     """
     found: dict[str, Tensor] = module.state_dict(keep_vars=True)
     packed, made = find_packed(module), {}

@@ -30,8 +30,9 @@ MOST_QUERIES = 1024  # of a block, to bound the memory of its scores
 @dataclass(frozen=True, slots=True)
 class RingAttention:
     """Attention of this rank's queries to the keys of all ranks. `segments` (B, positions of all ranks): the id of the
-    document of each position; None means one document. `seen` (B, positions of all ranks): True where a position may be
-    seen as a key; None means everywhere."""
+    document of each position; None means one document. `seen` (B, positions of all ranks): False for the keys that no
+    query may see, such as padding; None means that all may be seen.
+    """
 
     context: ContextRanks
     causal: bool
@@ -49,11 +50,12 @@ class RingAttention:
         return found
 
     def blocks(self, owner: int, num_own: int) -> Iterator[tuple[slice, slice, int, int]]:
-        """Yield a tuple for each pair of a block of this rank's queries and a block of the keys of rank `owner`: (slice
-        of the queries, slice of the keys, first position of the queries, first position of the keys).
+        """Yield the pairs of blocks for which this rank computes attention: a block of its own queries, and a block of
+        the keys of rank `owner`. Pairs that the causal order or the window forbids completely are left out.
 
-        Pairs that the causal order or the window forbids completely are left out. `num_own`: how many queries this rank
-        has."""
+        A pair is a tuple (slice of the queries, slice of the keys, first position of the queries, first position of the
+        keys). `num_own`: number of queries of this rank.
+        """
         c = num_own // 2
         step = min(c, MOST_QUERIES)
         for at, chunk in enumerate(self.context.firsts(c)):
@@ -66,9 +68,9 @@ class RingAttention:
                         yield slice(at * c + start, at * c + start + size), slice(other * c, other * c + c), first, key
 
     def scores(self, q_BGRCK: Tensor, k_BGSK: Tensor, first: int, key: int) -> tuple[Tensor, Tensor | None]:
-        """Return the scores of a block, and the factor of their gradient. The scores (B, G, R, C, S) are in float32 at
-        least, and -inf where a query may not see a key. The factor is the derivative of `softcap`; None without
-        `softcap`. `first`: first position of the queries. `key`: first position of the keys.
+        """Return the scores of a block of queries and a block of keys, and the derivative of `softcap` at each score.
+        The scores (B, G, R, C, S) are in float32 at least, and -inf where a query may not see a key. The derivative is
+        None without `softcap`. `first`, `key`: position of the first query and of the first key.
         """
         products = q_BGRCK @ k_BGSK.unsqueeze(2).mT
         products = products.to(torch.promote_types(products.dtype, torch.float32)) * self.scale
@@ -95,8 +97,8 @@ class RingAttention:
 
 
 class _Ring(torch.autograd.Function):
-    """Ring attention as an autograd function of queries, keys, values and sinks. In each step of its loop, a rank has
-    the keys and values of one rank.
+    """Ring attention as an autograd function of queries, keys, values and sinks. In each step of its loop, a rank
+    attends to the keys and values that came from one rank.
     """
 
     @staticmethod
@@ -153,5 +155,7 @@ class _Ring(torch.autograd.Function):
 
 
 def _finite(total: Tensor) -> Tensor:
-    """Return the logarithms of normalizers with -inf replaced by 0. A query that has seen no key has -inf."""
+    """Return `total` with -inf replaced by 0. `total`: the logarithm of each query's normalizer, the sum of exp(score).
+    It is -inf for a query that has seen no key.
+    """
     return total.masked_fill(total == float("-inf"), 0.0)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Angles:
-    """Rotary angles: pair i of the elements of a head is rotated by `base ** (-2 i / K)` radians per position.
-    `scaling` ("linear", "llama3" or "yarn") changes these frequencies; with "" they are unchanged. The other fields
-    are the parameters of the scaling (`RotaryScaling`).
+    """Settings of rotary positions. At position t, pair i of the K elements of a head is rotated by t * `base ** (-2 i
+    / K)`; the power is the frequency of the pair. `scaling` ("linear", "llama3" or "yarn") changes the frequencies;
+    with "" they are unchanged. The other fields are the keys of the scaling (`RotaryScaling`).
     """
 
     base: float
@@ -34,8 +34,10 @@ class Angles:
 
     @property
     def amplitude(self) -> float:
-        """Factor by which cosine and sine are multiplied: 1 except for yarn. There it is `attention_factor`, else the
-        quotient for `mscale` and `mscale_all_dim` (DeepSeek), else that of equation 22 of the paper."""
+        """Factor by which cosines and sines are multiplied. It is 1 unless `scaling` is "yarn". With "yarn" it is
+        `attention_factor` if this is set. Else, if `mscale` and `mscale_all_dim` are set, it is DeepSeek's formula for
+        them. Else it is equation 22 of the YaRN paper.
+        """
         if self.scaling != "yarn":
             return 1.0
         if self.attention_factor is not None:
@@ -46,7 +48,7 @@ class Angles:
 
     @property
     def product_factor(self) -> float:
-        """Factor by which latent attention (DeepSeek-V3) multiplies the products of queries and keys."""
+        """Factor by which the layer `latent_attention` (DeepSeek-V3) multiplies the products of queries and keys."""
         return self._magnify(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
 
     def _magnify(self, weight: float) -> float:
@@ -75,9 +77,9 @@ class Angles:
     def _llama3(self, plain: Tensor) -> Tensor:
         """Return the frequencies `plain` scaled as in Llama 3 (Grattafiori et al., The Llama 3 herd of models, 2024).
 
-        A frequency of at least `high_freq_factor` turns within the original length is unchanged. One of at most
-        `low_freq_factor` turns is divided by `factor`. Between the two limits both values are mixed linearly, as in
-        the published code.
+        The scaling of a pair depends on the number of its turns over `original_length` positions. With at least
+        `high_freq_factor` turns its frequency is unchanged. With at most `low_freq_factor` turns it is divided by
+        `factor`. Between the two limits it is a mean of both values, weighted linearly, as in the published code.
         """
         turns = self.original_length * plain / (2 * math.pi)  # within the original length
         kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
@@ -85,9 +87,11 @@ class Angles:
         return (1 - kept) * plain / self.factor + kept * plain
 
     def _yarn(self, plain: Tensor, K: int) -> Tensor:
-        """Return the frequencies `plain` (K // 2,) scaled as in YaRN (Peng et al., 2023). A frequency of more than
-        `beta_fast` turns within the original length is unchanged. One of fewer than `beta_slow` turns is divided by
-        `factor`. Between the two limits both values are mixed, linearly in the index of the frequency.
+        """Return the frequencies `plain` (K // 2,) scaled as in YaRN (Peng et al., 2023).
+
+        The scaling of a pair depends on the number of its turns over `original_length` positions. With more than
+        `beta_fast` turns its frequency is unchanged. With fewer than `beta_slow` turns it is divided by `factor`.
+        Between the two limits it is a mean of both values; the weights are linear in the index of the pair.
         """
         low, high = self._pair_that_turns(self.beta_fast, K), self._pair_that_turns(self.beta_slow, K)
         if self.truncate:
@@ -98,8 +102,8 @@ class Angles:
         return slowed * plain / self.factor + (1 - slowed) * plain
 
     def _pair_that_turns(self, times: float, K: int) -> float:
-        """Return the index of the pair of elements that makes `times` full turns within the original length; it may be
-        fractional.
+        """Return the index i of the pair of elements that makes `times` full turns over `original_length` positions.
+        The index may be a fraction.
         """
         return K * math.log(self.original_length / (times * 2 * math.pi)) / (2 * math.log(self.base))
 

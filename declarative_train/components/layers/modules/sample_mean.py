@@ -61,8 +61,9 @@ class SampleMeanModule(nn.Module):
         return means.repeat_interleave(size, 0)[:rows].reshape(x.shape).to(x.dtype)
 
     def take_pending(self) -> Tensor:
-        """Return a vector, the sum of the means of the groups since the last call and then how many groups there were.
-        Start new sums."""
+        """Return the sums over all groups since the last call, and start new sums. The vector has the sum of the
+        groups' means, then the number of groups.
+        """
         pending, self.pending = self.pending, None
         return self.running_mean.new_zeros(self.running_mean.numel() + 1) if pending is None else pending
 

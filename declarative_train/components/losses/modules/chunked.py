@@ -22,9 +22,10 @@ from declarative_train.components.losses.modules.classes import OverClasses
 
 
 class ChunkedHead(nn.Module):
-    """Replacement of a linear layer that has the same parameters and also computes the loss. From x (B, *S, D), class
-    numbers (B, *S) and mask (B, *S) it computes the loss of each item, (B, *S). It applies class weights, but not row
-    weights: padding rows have a loss like other rows."""
+    """Replacement of a linear layer and the loss after it; its parameters are those of the linear layer. From x (B, *S,
+    D), class numbers (B, *S) and mask (B, *S) it computes the loss of each item, (B, *S). It applies class weights, but
+    not row weights: padding rows have a loss like other rows.
+    """
 
     bias: Tensor | None
 
@@ -64,10 +65,10 @@ class ChunkedHead(nn.Module):
 
 
 class _Term:
-    """Holder of a loss module. It is not an `nn.Module`, so the loss module does not become a submodule of the
-    `ChunkedHead`. The reason: the class weights of the loss module come from the recipe, and have values even while the
-    model is on the meta device. In a submodule they would be lost when the model leaves this device. `__call__` moves
-    them to the device of `x`."""
+    """Holder of a loss module, which keeps it from becoming a submodule of the `ChunkedHead`. The reason: the loss
+    module has class weights from the recipe. In a submodule their values would be lost when the model leaves the meta
+    device. `__call__` moves the class weights to the device of `x`.
+    """
 
     def __init__(self, term: OverClasses) -> None:
         self.term = term

@@ -32,9 +32,10 @@ class ClassFunction(Protocol):
 
 
 class OverClasses(nn.Module, LossModule):
-    """Loss computed by a function of torch that has the classes in dimension 1. `count` is the divisor of torch's
-    "mean": the sum of the class weights of the items that are not ignored or, for targets that are probabilities, the
-    number of items. With a mask, what each item adds to the count is multiplied by its mask value."""
+    """Loss computed by a torch function that expects the classes in dimension 1. `count` is the number by which torch's
+    reduction "mean" divides. For class numbers it is the sum of the class weights of the items that are not ignored.
+    For probabilities it is the number of items. With a mask, each item adds its share times its mask value.
+    """
 
     class_weights: Tensor | None
 
@@ -64,8 +65,8 @@ class OverClasses(nn.Module, LossModule):
         self.items_per_row = None if varies else float(self.num_items)
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Make this module take only the scores of this rank's classes. The classes must be the last dimension of the
-        scores.
+        """Make this module expect only the scores of this rank's classes, not of all classes. The classes must be the
+        last dimension of the scores.
         """
         assert isinstance(self.function, CrossEntropyFunction)
         self.function = DividedCrossEntropy(self.function.label_smoothing, self.num_classes, ranks)
@@ -118,7 +119,9 @@ class OverClasses(nn.Module, LossModule):
         return weight.sum() if rest is None else (weight * rest).sum()
 
     def _without_masked(self, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scores `x` and targets `y` with 0 in place of masked items, which may be nan or out of range."""
+        """Return scores `x` and targets `y` with 0 for the items whose mask is 0. Their scores may be nan, and their
+        targets out of range.
+        """
         keep = mask if mask.dtype == torch.bool else mask != 0
         keep_classes = keep.unsqueeze(self.axis + 1)
         return torch.where(keep_classes, x, 0), torch.where(keep_classes if self.soft else keep, y, 0)
@@ -143,9 +146,9 @@ class OverClasses(nn.Module, LossModule):
 
 @dataclass(frozen=True, slots=True)
 class DividedCrossEntropy:
-    """Cross entropy of C classes that are divided over `size` ranks. Each rank has the scores of its classes, (N, C /
-    size). The result is the same on all ranks. Scores are not gathered: the ranks exchange only three tensors of N
-    numbers, as in Shoeybi et al., Megatron-LM, 2019.
+    """Cross entropy of C classes that are divided over the `size` ranks of `ranks`. Each rank has the scores of its own
+    classes, (N, C / size). The result is the same on all ranks. Scores are not gathered: the ranks exchange only
+    tensors of N numbers, as in Shoeybi et al., Megatron-LM, 2019.
     """
 
     label_smoothing: float
@@ -177,8 +180,8 @@ class DividedCrossEntropy:
 
 
 class OfItems(OverClasses):
-    """Loss over classes for a model in which a `ChunkedHead` computes the loss of each item. Its input is these
-    losses, (B, *S), in place of scores. It only adds them up.
+    """Loss over classes for a model in which a `ChunkedHead` computes the loss of each item. Its input is these losses,
+    (B, *S), not scores. It multiplies them by the weights of the items, and adds them up.
     """
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:

@@ -16,12 +16,12 @@ from declarative_train.components.losses.modules.elementwise import count_items,
 
 class Contrast(nn.Module, LossModule):
     """Contrastive loss between two views of each sample, `input` and `target` (R, D). Padding rows are not used as
-    negatives.
+    negatives. `count` is the number of rows.
 
-    `count` is the number of rows. The engine sets the attribute `groups` (`components/layers/sample_groups.py`). In
-    training, if a group is larger than a rank's microbatch, its rows are gathered from the ranks, with gradients. In
-    an evaluation the rows of all ranks are gathered and stored until their group is complete; each rank then computes
-    the loss of a part of the rows.
+    The engine sets the attribute `groups` (`components/layers/sample_groups.py`). If, in training, a group is larger
+    than a rank's microbatch, the rows of the group are gathered from its ranks, with gradients. In an evaluation the
+    rows of all ranks are gathered, and stored until their group is complete. Then each rank computes the loss of some
+    of the rows.
     """
 
     def __init__(self, temperature: float, symmetric: bool, normalize: bool, over: int | None) -> None:
@@ -60,9 +60,9 @@ class Contrast(nn.Module, LossModule):
         return self._share(waiting, self.groups.ranks)
 
     def _whole_groups(self, views: Tensor, over: int, ranks: Collective) -> Tensor:
-        """Return this rank's part of the loss sum over the groups that are now complete. `views` (R, 2, D): the rows
-        of this rank. Those of all ranks are appended to the rows that wait for their group to be complete. `over`:
-        number of samples of a group. `ranks`: the data-parallel ranks.
+        """Return this rank's part of the loss sum over all groups that this batch completes. The rows of all ranks are
+        gathered and appended to the rows of earlier batches whose group is not complete. `views` (R, 2, D): this rank's
+        rows. `over`: number of samples of a group. `ranks`: the data-parallel ranks.
         """
         found = ranks.concatenate(views.detach())
         waiting = found if self._waiting is None else torch.cat([self._waiting, found])
@@ -71,8 +71,8 @@ class Contrast(nn.Module, LossModule):
         return sum((self._share(group, ranks) for group in whole), waiting.new_zeros(()))
 
     def _share(self, group: Tensor, ranks: Collective) -> Tensor:
-        """Return this rank's part of the loss sum for a group (n, 2, D). Each rank takes one of every `ranks.size`
-        rows, and matches it with all rows of the group.
+        """Return this rank's part of the loss sum for a group (n, 2, D), which every rank has. With N ranks, a rank
+        takes every N-th row, and matches it with all rows of the group.
         """
         a, b = group.unbind(1)
         own = torch.arange(len(group), device=group.device)[ranks.rank :: ranks.size]
@@ -95,9 +95,9 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b, all_a, weight, all_weight, own)) / 2 if self.symmetric else value
 
     def _find(self, x: Tensor, among: Tensor, weight: Tensor, weight_among: Tensor, own: Tensor) -> Tensor:
-        """Return the sum of the cross entropies of finding the partner of each row of `x` (..., R, D) in `among` (...,
-        N, D). `own`: index of the partner in `among`. `weight`, `weight_among`: weights of the rows of `x` and of
-        `among`; rows with weight 0 are left out.
+        """Return the loss sum over the rows of `x` (..., R, D). The loss of a row is the cross entropy of finding its
+        partner among the rows of `among` (..., N, D). `own`: index of each row's partner in `among`. `weight`,
+        `weight_among`: weights of the rows of `x` and of `among`; rows with weight 0 do not take part.
         """
         scores = x @ among.mT / self.temperature
         absent = (weight_among == 0).unsqueeze(-2)

@@ -16,8 +16,9 @@ from declarative_train.components.component import LossModule
 
 
 def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype: torch.dtype) -> Tensor | None:
-    """Return the weight of each item: mask times row weight. Return None, which means 1 for every item, if both are
-    None. The weight has `rank` dimensions and can be broadcast to the items (B, *S).
+    """Return the weight of each item: mask times row weight. If only one of them is given, it is the weight; if both
+    are None, return None, which means 1 for every item. The weight has `rank` dimensions and can be broadcast to the
+    items (B, *S).
     """
     if row_weight is not None:
         rows = row_weight.to(dtype).reshape(-1, *[1] * (rank - 1))
@@ -26,9 +27,10 @@ def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype
 
 
 def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items_per_row: int) -> Tensor:
-    """Return the sum of the weights of all items, a float64 scalar. It is on the device of the mask or of the row
-    weights; on the CPU if both are None. `rows`: how many rows there are. `items_per_row`: how many items a row has. If
-    there is a mask, neither is used."""
+    """Return the number of items, each counted with its weight: mask times row weight, or 1 if both are None. It is a
+    float64 scalar on the device of the mask or of the row weights; on the CPU if both are None. `rows`: number of rows.
+    `items_per_row`: number of items of a row. A mask has one value per item, so with a mask these two are not used.
+    """
     if mask is not None:
         weight = mask.to(torch.float64)
         if row_weight is not None:
@@ -40,8 +42,8 @@ def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items
 
 
 def upcast_half(input: Tensor) -> Tensor:
-    """Return `input` in float32 if it is in half precision, else unchanged. Sums in half precision would be
-    inaccurate. Autocast converts the inputs of losses for the same reason.
+    """Return `input` in float32 if it is in half precision, else unchanged. In half precision the sum of a loss would
+    be inaccurate.
     """
     return input if input.dtype in (torch.float32, torch.float64) else input.float()
 
@@ -145,7 +147,9 @@ class PoissonNllFunction:
 
 
 class BinaryCrossEntropy(nn.Module):
-    """Binary cross entropy of each element. It is a module so that `pos_weight` moves to a device with the model."""
+    """Function that computes the binary cross entropy of each element. It is an `nn.Module`, so that `pos_weight` is
+    moved to a device together with the model.
+    """
 
     pos_weight: Tensor | None
 

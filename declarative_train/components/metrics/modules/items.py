@@ -13,9 +13,10 @@ from declarative_train.components.losses.modules.elementwise import item_weight,
 
 
 def weights(shape: torch.Size, counted: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor | None:
-    """Return the weight of each item of a batch, (B, *S) float64, or None if all weights are 1. `shape`: (B, *S).
-    `counted`: bool, False for ignored items, whose weight is 0. `mask`, `row_weight`: further factors of the weights,
-    or None."""
+    """Return the weight of each item of a batch, (B, *S) float64, or None if all weights are 1. The weight is the
+    product of `mask`, `row_weight` and `counted`, as far as they are given. `shape`: (B, *S). `counted`: bool, False
+    for ignored items.
+    """
     weight = item_weight(mask, row_weight, len(shape), torch.float64)
     if counted is not None:
         weight = counted.to(torch.float64) if weight is None else weight * counted
@@ -157,25 +158,29 @@ Area = Callable[[Tensor, Tensor], Tensor]
 
 
 def auroc(yes: Tensor, no: Tensor) -> Tensor:
-    """Return the area under the ROC curve: the share of the pairs (positive, negative) in which the positive scores
-    higher. Ties count half. `yes`, `no`: how many positives and how many negatives have each distinct score, by
-    ascending score."""
+    """Return the area under the ROC curve: of all pairs of a positive and a negative, the share in which the positive
+    has the higher score. A pair with equal scores counts half. `yes`, `no`: number of positives and of negatives at
+    each distinct score, in ascending order of the scores.
+    """
     below = no.cumsum(0) - no / 2
     return (yes * below).sum() / (yes.sum() * no.sum())
 
 
 def average_precision(yes: Tensor, no: Tensor) -> Tensor:
     """Return the average precision. For each positive, take the share of positives among the items that score at least
-    as high; the result is the mean of these shares. `yes`, `no`: how many positives and how many negatives have each
-    distinct score, by ascending score."""
+    as high; the result is the mean of these shares. `yes`, `no`: number of positives and of negatives at each distinct
+    score, in ascending order of the scores.
+    """
     found, all_found = yes.flip(0).cumsum(0), (yes + no).flip(0).cumsum(0)
     return (yes.flip(0) * found / all_found).sum() / yes.sum()
 
 
 class OfRanking(MetricModule):
-    """Accumulator of a metric that depends on the order of scores. With several classes, each is compared with all
-    others. The averages `macro` and `weighted` are over the classes or labels that have both positives and negatives.
-    With `micro`, the items of all classes or labels are compared together."""
+    """Accumulator of a metric that depends only on the order of scores. With several classes, the metric is computed
+    for each class: its items are the positives, and the items of all other classes are the negatives. The averages
+    `macro` and `weighted` are over the classes or labels that have both positives and negatives. With `micro`, the
+    items of all classes or labels are compared together.
+    """
 
     def __init__(
         self,
@@ -193,8 +198,9 @@ class OfRanking(MetricModule):
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def update(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> None:
-        """Store copies of the scores and of the answers, with answer -1 for items that do not count. Copies are needed
-        because the tensors of a batch are reused."""
+        """Store copies of a batch's scores and answers. An item with weight 0 gets the answer -1, which means that it
+        does not count. Copies are needed because the tensors of a batch are reused.
+        """
         assert target is not None
         with torch.no_grad():
             scores, answer, weight = self._items(input, target, mask, row_weight)

@@ -1,6 +1,7 @@
-"""Accumulators of means over items and of functions of such means (two sums on the device), and of the coefficient of
-determination (four sums). The classes between them compute the values of the items of a batch, which `MeanOfItems`
-adds up."""
+"""Accumulators of means over items, of functions of such means, and of the coefficient of determination. They hold only
+sums, on the device. The file also has the functions that compute the values of the items of a batch, which
+`MeanOfItems` adds up.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ Values = Callable[[Tensor, Tensor | None, Tensor | None, Tensor | None], tuple[T
 
 
 class MeanOfItems(MetricModule):
-    """Accumulator of a mean over items. `values`: function that computes value and weight of each item of a batch.
-    `finish`: function that turns the mean into the metric, such as a root."""
+    """Accumulator of a mean over items. `values`: function that computes the value and the weight of each item of a
+    batch. `finish`: function that turns the mean into the metric, such as a square root.
+    """
 
     def __init__(
         self, values: Values, device: torch.device, finish: Callable[[Tensor], Tensor] = lambda mean: mean
@@ -49,7 +51,7 @@ class MeanOfItems(MetricModule):
 
 
 class InputElements:
-    """Values of items for `MeanOfItems`: the elements (B, *S) of the input, unchanged."""
+    """Function that returns the values for `MeanOfItems`: the elements (B, *S) of the input, unchanged."""
 
     def __call__(
         self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
@@ -58,7 +60,7 @@ class InputElements:
 
 
 class Errors:
-    """Values of items for `MeanOfItems`: the function `error(input, target)` of each element (B, *S)."""
+    """Function that returns the values for `MeanOfItems`: `error(input, target)`, a number for each element (B, *S)."""
 
     def __init__(self, error: Callable[[Tensor, Tensor], Tensor], ignore_index: int | None) -> None:
         self._error, self._ignore_index = error, ignore_index
@@ -73,7 +75,9 @@ class Errors:
 
 
 class TopKHits:
-    """Values of items for `MeanOfItems`: 1 if the target class is among the `top_k` highest scores, else 0."""
+    """Function that returns the values for `MeanOfItems`: 1 for an item whose target class is among the `top_k` classes
+    with the highest scores, else 0.
+    """
 
     def __init__(self, items: ClassItems, top_k: int) -> None:
         self._items, self._top_k = items, top_k
@@ -89,7 +93,9 @@ class TopKHits:
 
 
 class BinaryHits:
-    """Values of items for `MeanOfItems`: 1 if the prediction (score above `threshold`) and the answer agree, else 0."""
+    """Function that returns the values for `MeanOfItems`: 1 for an item that is predicted correctly, else 0. The
+    prediction is positive if the score is above `threshold`.
+    """
 
     def __init__(self, items: YesNoItems, threshold: float) -> None:
         self._items, self._threshold = items, threshold
@@ -103,7 +109,7 @@ class BinaryHits:
 
 
 class CrossEntropies:
-    """Values of items for `MeanOfItems`: the cross entropy of each item."""
+    """Function that returns the values for `MeanOfItems`: the cross entropy of each item."""
 
     def __init__(self, items: ClassItems) -> None:
         self._items = items
@@ -117,8 +123,9 @@ class CrossEntropies:
 
 
 class ItemLoss:
-    """Values of items for `MeanOfItems`: the input, unchanged. It has the cross entropy of each item (B, *S), computed
-    by a loss with `chunks`."""
+    """Function that returns the values for `MeanOfItems`: its input, unchanged. The input has the cross entropy of each
+    item, (B, *S). A loss with `chunks` has already computed it.
+    """
 
     def __init__(self, ignore_index: int | None) -> None:
         self._ignore_index = ignore_index
@@ -144,9 +151,11 @@ def relative(x: Tensor, y: Tensor) -> Tensor:
 
 
 class Determination(MetricModule):
-    """Accumulator of the coefficient of determination, which is the mean over the D elements of a row. For each of the
-    D elements it holds the sums of weights, targets, squared targets and squared errors. The first target is
-    subtracted from all targets, so that targets far from 0 lose no precision, and equal targets have variance 0."""
+    """Accumulator of the coefficient of determination. For each of the D elements of a row it is 1 - (sum of squared
+    errors) / (sum of squared deviations of the target from its mean); the result is the mean over the D elements. The
+    first target is subtracted from all targets. Then targets far from 0 lose no precision, and equal targets have
+    deviation 0.
+    """
 
     def __init__(self, num_outputs: int, ignore_index: int | None, device: torch.device) -> None:
         self._num_outputs, self._ignore_index, self._device = num_outputs, ignore_index, device

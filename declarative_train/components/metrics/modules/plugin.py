@@ -13,7 +13,7 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class PluginValues:
-    """Values of items for `MeanOfItems`: the values (B, *S) that the user's method `forward` returns."""
+    """Function that returns the values for `MeanOfItems`: those that the user's method `forward` returns, (B, *S)."""
 
     def __init__(self, forward: Forward) -> None:
         self._forward = forward
@@ -69,5 +69,5 @@ def one_number(whole: Forward, input: Tensor, target: Tensor | None) -> Tensor:
 
 
 def number_of(whole: Forward, input: TensorSpec, target: TensorSpec | None) -> Tensor:
-    """Call the user's method `whole` on a few generated samples, and return its result."""
+    """Return the result of the user's method `whole`, called on a few generated samples."""
     return one_number(whole, *make_samples(input, target))

@@ -1,5 +1,6 @@
-"""Functions for metrics of the order of labels within a row, and the accumulator of the Matthews correlation
-coefficient."""
+"""Functions that compute metrics of the order of a row's labels by score. Also the accumulator of the Matthews
+correlation coefficient.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ RowValues = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
 
 
 class Rows:
-    """Values of items for `MeanOfItems`: one value per row of labels, computed by the function `values(scores, gains,
-    k)`."""
+    """Function that returns the values for `MeanOfItems`: one value for each row of labels. `values(scores, gains, k)`
+    computes them.
+    """
 
     def __init__(self, values: RowValues, k: int | None) -> None:
         self._values, self._k = values, k
@@ -33,8 +35,9 @@ class Rows:
 
 
 def _count_at_least(scores: Tensor, among: Tensor | None = None) -> Tensor:
-    """Return (B, K): for each label, the number of labels of its row that score at least as high, itself included.
-    `among`: bool (B, K), True for the labels to count; None: count all."""
+    """Return (B, K): for each label, how many labels of its row have at least its score. The label itself is one of
+    them. `among`: bool (B, K), True for the labels that are counted; None: all are counted.
+    """
     held = scores if among is None else torch.where(among, scores, -torch.inf)
     ascending = held.sort(-1).values
     return scores.shape[-1] - torch.searchsorted(ascending, scores.contiguous()).double()
