@@ -255,9 +255,9 @@ def _below(node: Node | None, key: str) -> Node | None:
 
 
 def _iterate_nodes(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values]]:
-    """Yield (node, {key: value}) for every layer and block node, also inside blocks of the recipe. Nodes inside shipped
-    blocks are left out. For a node whose type is a block of the recipe, the second item is {}.
-    """
+    """Yield (node, {key: value}) for every node that is a layer or a block. The mapping has the keys of the layer, or
+    the parameters of a shipped block; for a block of the recipe it is {}. Nodes inside a block of the recipe are
+    yielded, too; those inside a shipped block are not."""
     for node in scope.nodes:
         if isinstance(node, LayerNode):
             yield node, {key: value for key, value in node.layer.as_data().items() if value is not None}
@@ -268,9 +268,8 @@ def _iterate_nodes(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values
 
 
 def _read_components(rule: ParameterRule | None) -> Values:
-    """Return {key: value} of the components (`init`, `optimizer`, `adapter`) in an entry of `model.parameters`, each as
-    a mapping with all its keys; {} if `rule` is None.
-    """
+    """Return {key: value} for the keys `init`, `optimizer` and `adapter` that an entry of `model.parameters` has. Each
+    value is a component, as a mapping with all its keys. {} if `rule` is None."""
     if rule is None:
         return {}
     parts = {"init": rule.settings.init, "optimizer": rule.settings.optimizer, "adapter": rule.settings.adapter}

@@ -76,10 +76,10 @@ def normalise(path: Path, node: Node) -> Node:
 
 
 def _expand_loss(node: Mapping) -> Mapping:
-    """Return the section `objective` with the short form `loss: {...}` replaced by `losses: {loss: {...}}`, which is
-    marked as `alone`: when it is merged over a base with another loss, it replaces all losses of the base. A section
-    with both keys is returned unchanged, because that is an error, except in the cases of `_may_be_together`.
-    """
+    """Return the section `objective` with its short form `loss: {...}` replaced by the long form `losses: {loss:
+    {...}}`. The new mapping is marked as `alone`: if the base has another loss, the mapping replaces all losses of the
+    base. A section with both `loss` and `losses` is an error and is returned unchanged, except in the cases of
+    `_may_be_together`."""
     short, long = node.entry("loss"), node.entry("losses")
     if short is None or (long is not None and not _may_be_together(short.value, long.value)):
         return node
@@ -98,9 +98,8 @@ def _expand_loss(node: Mapping) -> Mapping:
 
 
 def _may_be_together(short: Node, long: Node) -> bool:
-    """Return whether one section may have both `loss` (value `short`) and `losses` (value `long`). It may if one of the
-    two has only nulls, because a null only removes a loss of the base recipe.
-    """
+    """Return whether a section may have both `loss` and `losses`. It may if one of the two has only nulls, because a
+    null only removes a loss of the base recipe. `short`: the value of `loss`. `long`: the value of `losses`."""
     if not isinstance(long, Mapping):
         return _is_not_null(short) and is_null(long)
     return not _is_not_null(short) or (bool(long.entries) and all(is_null(entry.value) for entry in long.entries))
@@ -194,13 +193,11 @@ def axes_of_word(word: Scalar) -> Mapping:
 
 
 def _expand_word(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
-    """Return the axes that a word of `parallelism` in the base recipe means, so that `over`, the mapping in a later
-    recipe, can be merged over them. If `over` has a data axis of size `all`, the data axes of the word are left out,
-    because only one axis can have this size.
+    """Return the axes that `word` means, such as `{data: {shard: all}}` for `fsdp`. `word`: the value of `parallelism`
+    in the base recipe. `over`: the mapping of axes in a later recipe, which is then merged over the result. If it has a
+    data axis of size `all`, the result has no data axes, because only one axis can have this size.
 
-    Return None if `path` is not `parallelism`, and for `auto` and `dp`: these words mean no axes, so `over` replaces
-    them.
-    """
+    None if `path` is not `parallelism`, and for `auto` and `dp`, which mean no axes: then `over` replaces the word."""
     if path != ("parallelism",) or word.value not in AXES_OF_WORDS:
         return None
     data = over.get("data")

@@ -129,10 +129,10 @@ def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> 
 
 
 def _find_home(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
-    """Return a help line that says where the unknown key `name` of the component `model` belongs. It names the other
-    types in the table `known` that have the key, else the section that has it. None if there are none, or if the
-    component has a similar key `near`.
-    """
+    """Return a help line that says where the unknown key `name` of a component belongs. It names up to four other
+    components that have the key; if there are none, it is that of `home_of`, which names sections. None if nothing has
+    the key, or if the component has a similar key, `near`. `known`: {type: class} of the components to search. `model`:
+    class of the component."""
     if near is not None:
         return None
     others = [word for word, other in known.items() if name in recipe_keys(other) and other is not model]
@@ -171,7 +171,8 @@ class _Children:
 
 
 def _find_repeated(names: Sequence) -> Scalar | None:
-    """Return the first item of a list that repeats an earlier name; None if there is none."""
+    """Return the first item of a list that is equal to an earlier item. None if there is none, or if an item before it
+    is not a text."""
     seen = set()
     for item in names.items:
         if not isinstance(item, Scalar) or not isinstance(item.value, str):
@@ -285,5 +286,6 @@ def _hint_source(node: Node, known: MappingABC[str, type[BaseModel]]) -> str | N
 
 
 def _is_mistyped(name: str, rest: Mapping) -> bool:
-    """Return whether the key `name` is present in `rest` under a misspelt name, which is already reported."""
+    """Return whether one of the keys in `rest` is probably a misspelling of `name`. `rest`: the entries of a mapping
+    whose keys the section does not have."""
     return any(nearest(entry.name, [name]) for entry in rest)

@@ -140,9 +140,9 @@ class _Definitions:
         return {"$ref": f"#/$defs/{name}"}
 
     def _inline(self, name: str, section: type[Section]) -> Schema:
-        """Add the definition of a section whose mapping also has the keys of a component (a loss term, for example, has
-        the keys of its loss), and return a reference to it. `name`: name of the section.
-        """
+        """Add the definition of a section that contains one component without a level of its own, and return a
+        reference to it. For example, a loss term has the keys of its loss and the keys of the section in one mapping.
+        `name`: name of the section."""
         assert section.inline is not None
         own = self.model(section)
         name = _TERMS.get(name, name)
@@ -181,10 +181,10 @@ class _Definitions:
         self._by_key("node", "type", branches, {"description": "A node of the graph."}, {"type": "string"})
 
     def _by_key(self, name: str, key: str, branches: Schema, about: Schema, others: Schema) -> None:
-        """Add `$defs/NAME`: a mapping in which the value of `key` selects a schema from `branches`.
+        """Add `$defs/NAME`: a mapping in which the value of `key` decides which other keys are allowed.
 
-        `about`: {"description": text about the mapping}, or {}. `others`: schema of values that `key` may have in
-        addition to the names in `branches`. For such a value, the other keys of the mapping are not restricted.
+        `branches`: {value of `key`: schema of the mapping}. `about`: {"description": text about the mapping}, or {}.
+        `others`: schema of further values that `key` may have. With such a value, the mapping may have any other keys.
         """
         tests: list[Schema] = []
         default = branches.get("tensor")

@@ -49,8 +49,8 @@ class Sectioning:
     results.
 
     `names`: variables for templates. `may_import`: whether plugins may be imported, which runs their code. The fields
-    after it are results. `unread`: names of what could not be read; the caller drops diagnostics that depend on it.
-    """
+    after `may_import` are set by `read`. `unread`: parts of the recipe that could not be read; the caller drops
+    diagnostics that depend on one of them."""
 
     document: Document
     tree: Mapping
@@ -182,9 +182,8 @@ class Sectioning:
         self._name_displaced_plugins()
 
     def _name_displaced_plugins(self) -> None:
-        """Extend errors about unknown types if the recipe's list of plugins replaced the list of its base, because a
-        plugin of the base may define the type.
-        """
+        """If the `plugins` of this recipe replaced the `plugins` of its base, mention that in each error about an
+        unknown type: a plugin of the base may define the type."""
         gone = next((gone for gone in self.document.dropped if gone.path == ("plugins",)), None)
         if gone is not None:
             related = Related(gone.span, "the list of this recipe replaces these plugins, so it must contain all")
@@ -299,9 +298,8 @@ class Sectioning:
         self.weights = tuple(given)
 
     def _exclude(self, name: str, selectors: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the valid selectors in `selectors`, the list `exclude` of the entry `name` of `model.weights`. Report
-        the others.
-        """
+        """Return the valid selectors of a list `exclude` in `model.weights`, and report the others. `name`: the entry
+        of `model.weights` that has the list. `selectors`: the list."""
         found = []
         for place, selector in enumerate(selectors):
             try:

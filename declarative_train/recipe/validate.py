@@ -136,9 +136,9 @@ def table_of_word(word: str) -> MappingABC[str, type[Component]]:
 
 
 class Child(NamedTuple):
-    """Type of a field that contains sections or components, which pydantic does not read itself. `model`: class of the
-    section, or kind of component. `holder`: dict for a mapping of them, tuple for a list, None for a single one.
-    """
+    """Description of a field of a pydantic class that contains sections or components. The package reads the value of
+    such a field itself, before pydantic. `model`: class of the section, or base class of the components. `holder`: dict
+    for a mapping of sections or components, tuple for a list of them, None for a single one."""
 
     model: Any
     holder: type | None

@@ -50,10 +50,9 @@ class Stop(Exception):  # noqa: N818 (not an error: the mistake is reported alre
 
 
 class _OpenCollection:
-    """Mapping or list whose end has not been read yet. `start`: offset of its first character; `place`: line and column
-    of this character. `known`: how many diagnostics and how many nodes there were when it began; they become `mistakes`
-    and `first_node`.
-    """
+    """Mapping or list whose end has not been read yet. `start`: offset of its first character. `place`: line and column
+    of this character. `known`: how many diagnostics and how many nodes there were before the collection; they are
+    stored as `mistakes` and `first_node`."""
 
     __slots__ = (
         *("anchor", "column", "entries", "first_node", "flow", "has_empty", "height", "is_plain", "items", "key"),
@@ -154,8 +153,9 @@ class Builder:
         return Scalar(value, text, span, False, places)
 
     def _block_scalar(self, text: str, start: int, end: int) -> Scalar:
-        """Return a block scalar (`|` or `>`) with the value `text`, typed from `start` to `end`. Its span is the
-        content, from the first to the last visible character."""
+        """Return the node for a block scalar, a text that begins with `|` or `>`. `text`: its value. `start`, `end`:
+        offsets of the whole block scalar in the file. The span of the node is shorter: from the first to the last
+        character that is not a blank, without the `|` or `>`."""
         line, _ = self.lines.place(start)
         begin = self.lines.starts[line] if line < len(self.lines) else end
         raw = self.lines.text[begin:end]
@@ -225,9 +225,8 @@ class Builder:
         self._add(node, frame.anchor, self._num_nodes - frame.first_node, frame.height + 1)
 
     def _span(self, frame: _OpenCollection, end: int, values: list[Node]) -> Span:
-        """Return the span of a collection. It goes from bracket to bracket or, without brackets, from the start of the
-        collection to the end of its last value.
-        """
+        """Return the span of a mapping or list. With brackets, it goes from bracket to bracket. Without brackets, it
+        goes from the start of the collection to the end of its last value."""
         if frame.flow:
             return self.lines.span(frame.start, end)
         line, column = frame.line, frame.column
@@ -367,9 +366,9 @@ class Builder:
             self._report(empty_value(entry.key.span, entry.name, following, flow=frame.flow))
 
     def _report_decimal_comma(self, before: Node, key: Scalar) -> bool:
-        """If `before` and `key` are the two halves of one number with a decimal comma (`0,001`), report that in place
-        of the earlier diagnostics at `key`. Return whether they are.
-        """
+        """Report a number with a decimal comma, such as `0,001`, which YAML reads as a number and a key. `before`,
+        `key`: the number and the key. Return False if they are not the two halves of such a number. Otherwise replace
+        the diagnostics at `key` by one on the number, and return True."""
         at, number = key.span, before.span
         if not (isinstance(before, Scalar) and type(before.value) is int and key.text.isdigit()):
             return False
@@ -383,9 +382,8 @@ class Builder:
         return True
 
     def _repair_cut_value(self, frame: _OpenCollection, piece: Scalar, *, is_mapping: bool) -> bool:
-        """Collect the pieces into which YAML cuts a value such as `(1, 2)` at its commas. Return True if `piece` is the
-        last one: the mistake is then reported, and the whole value replaces the pieces.
-        """
+        """Collect the pieces of a value such as `(1, 2)`, which YAML cuts at its commas. Return True if `piece` is the
+        last one. Then the mistake is reported, and one value replaces the pieces."""
         pieces = [*frame.pieces, piece]
         open_brackets = num_open(pieces)
         frame.pieces = pieces if open_brackets > 0 and not piece.quoted else []

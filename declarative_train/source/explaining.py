@@ -140,7 +140,9 @@ def _tokens(text: str) -> list[tuple[int, str, str]]:
 
 
 def _place_of_name(scalar: Scalar, name: str, *, after_dot: bool) -> Span:
-    """Return the span of `name` in the template: as a variable or, with `after_dot`, after a dot or in brackets."""
+    """Return the span of `name` in a template. `after_dot=False`: search a variable of this name. `after_dot=True`:
+    search the name after a dot (`vars.name`) or in brackets (`vars["name"]`). If it is not found, return the span of
+    the template."""
     tokens = [token for token in _tokens(scalar.text) if token[1] != "whitespace"]
     for before, (at, kind, word) in zip([(0, "", ""), *tokens], tokens, strict=False):
         dotted = before[2] == "."
@@ -152,7 +154,7 @@ def _place_of_name(scalar: Scalar, name: str, *, after_dot: bool) -> Span:
 
 
 def _template_place(scalar: Scalar) -> Span:
-    """Return the span of the `{{ }}` in a scalar, or of the whole scalar if it has several."""
+    """Return the span of the `{{ }}` in a scalar. If the scalar has several, return the span of the whole scalar."""
     tokens = _tokens(scalar.text)
     starts = [at for at, kind, _ in tokens if kind in ("variable_begin", "block_begin")]
     ends = [at + len(word.rstrip()) for at, kind, word in tokens if kind in ("variable_end", "block_end")]

@@ -140,16 +140,14 @@ _TUPLE = re.compile(r"\([^()]*\)")
 
 
 def num_open(pieces: SequenceABC[Scalar]) -> int:
-    """Return the number of round brackets that are opened but not closed in the pieces of a cut value. It is 0 if the
-    last piece is there.
-    """
+    """Return how many round brackets are opened but not closed in `pieces`, the pieces of a cut value. The last piece
+    closes the last bracket, so the number is 0 as soon as all pieces are there."""
     return sum(piece.text.count("(") - piece.text.count(")") for piece in pieces)
 
 
 def join_pieces(pieces: SequenceABC[Scalar], lines: Lines) -> tuple[Node, Diagnostic]:
-    """Return the value that the user meant with a cut value, and the diagnostic about it. A tuple such as `(1, 2)`
-    becomes a list, anything else a text.
-    """
+    """Return the value that the user meant, and the diagnostic about the mistake. `pieces`: the pieces into which YAML
+    cut the value. A tuple such as `(1, 2)` becomes a list, anything else a text."""
     first, last = pieces[0].span, pieces[-1].span
     span = Span(first.path, first.line, first.column, last.end_line, last.end_column)
     if _TUPLE.fullmatch(",".join(piece.text for piece in pieces)):

@@ -138,9 +138,8 @@ class _Loading:
         return self.merger.merge(root, drop_entries(read.own, "extends", "fragment"))
 
     def _tree(self, file: SourceFile, stack: tuple[str, ...]) -> _FileTree:
-        """Parse a file and read the files that it extends. `stack`: real paths of the files that led to this one, each
-        of which extends the next.
-        """
+        """Parse a file and read the files that it extends. `stack`: the files that led to this one, as real paths. The
+        first is the recipe; each file extends the next."""
         self.files.setdefault(file.path, file)
         root, found = read_text(file.path, file.text)
         self.diagnostics += found
@@ -154,10 +153,9 @@ class _Loading:
         return _FileTree(expanded, self._bases(expanded, file.path, (*stack, os.path.realpath(file.path))))
 
     def _bases(self, root: Mapping, path: str, stack: tuple[str, ...]) -> Mapping | None:
-        """Return the merged files that the key `extends` of `root` names, from left to right; None if none of them can
-        be read. `path`: the file that has `root`. `stack`: real paths of the files that led to it, each of which
-        extends the next.
-        """
+        """Return the merged files that the key `extends` of a file names, from left to right. None if none of them can
+        be read. `root`: the keys of the file. `path`: its path. `stack`: real paths from the recipe to this file; each
+        file extends the next."""
         merged: Mapping | None = None
         for name in self._names(root):
             typed = str(name.value)

@@ -35,10 +35,9 @@ def _no_default(path: Path) -> str | None:
 
 
 def _replaces(base: Mapping, over: Mapping) -> bool:
-    """Return whether `over` replaces `base` instead of being merged into it: one of the two was written in the short
-    form of a single entry (`loss` for `losses: {loss: ...}`), and `base` has an entry that `over` lacks. False if
-    `over` has only nulls: they remove keys, and do not replace the mapping.
-    """
+    """Return whether the mapping `over` replaces `base` as a whole, instead of being merged into it. It does in one
+    case: one of the two was written in the short form of a single entry (`loss` for `losses: {loss: ...}`), and `base`
+    has an entry that `over` lacks. False if `over` has only nulls, because they only remove keys."""
     if not (base.alone or over.alone) or all(is_null(entry.value) for entry in over.entries):
         return False
     return not {entry.name for entry in base.entries} <= {entry.name for entry in over.entries}
@@ -55,20 +54,19 @@ def _accept(root: Mapping) -> Diagnostic | None:
 class MergeRules(NamedTuple):
     """Functions and tables for merging that depend on the recipe language. The package `recipe` provides them.
 
-    `normalise(path, node)` returns the long form of the value at a path. It is called from the root down for every
-    value outside lists, to the depth `depth`.
+    `normalise(path, node)` returns the long form of the value at a path. It is called for every value outside lists
+    whose path has at most `depth` keys, outer values first.
 
-    `exclusive`: sets of paths. The paths of a set are keys of the same mapping, of which a later one removes the
-    others; `*` matches any name.
+    `exclusive`: sets of paths. The paths in a set are keys of one mapping that exclude each other: the key of a later
+    file removes those of earlier files. `*` in a path matches any name.
 
     `default_type(path)` returns the `type` of a mapping that has none (a field without `type` is a `tensor`), or None.
 
-    `opened(path, word, over)` returns the mapping that `word`, a value of the base, is short for, or None. It is called
-    if a later file has the mapping `over` there.
+    `opened(path, word, over)` is called if the base has a word at a path, and a later file has the mapping `over`
+    there. It returns the mapping for which the word is short, or None.
 
     `foreign(root)` returns the diagnostic for a file that is not a recipe, or None. That diagnostic is then the only
-    one.
-    """
+    one of the file."""
 
     normalise: Callable[[Path, Node], Node] = _keep
     exclusive: tuple[frozenset[Path], ...] = ()
@@ -78,7 +76,7 @@ class MergeRules(NamedTuple):
     depth: int = 64
 
     def expand(self, node: Node, path: Path = ()) -> Node:
-        """Return `node` with every short form expanded, except inside lists."""
+        """Return `node`, the value at `path`, with every short form replaced by its long form, except inside lists."""
         if isinstance(node, Scalar) and node.value is None:
             return node
         node = self.normalise(path, node)

@@ -33,7 +33,7 @@ class Scalar(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """Number of characters between the start of the span and the first character of `text`: 1 for a quote."""
+        """Number of characters before `text` in the span: 1 if the scalar begins with a quote, else 0."""
         return 1 if self.quoted else 0
 
     @property
@@ -42,8 +42,8 @@ class Scalar(NamedTuple):
         return self.value is None and not self.text and self.template is None
 
     def place(self, start: int, length: int = 1) -> Span:
-        """Return the span of `length` characters of `text` from index `start`. For a rendered template, return the
-        whole span."""
+        """Return the span of `length` characters of `text`, from index `start` on. If `text` is the result of a
+        template, return the span of the whole scalar, because its characters are not in the file."""
         if self.template is not None:
             return self.span
         if not self.pieces:
@@ -150,8 +150,9 @@ def find(root: Node, path: Path) -> Node | None:
 
 
 def scalars(node: Node, *, plain: bool = True) -> Iterator[Scalar]:
-    """Yield every scalar in a node (itself or nested), in the order of the text. `plain=False`: skip lists and mappings
-    that are marked `is_plain`, because no scalar in them is a null or a template."""
+    """Yield every scalar in a node, nested ones included, in the order of the text. If the node is a scalar, yield only
+    the node. `plain=False`: leave out lists and mappings that are marked `is_plain`, for callers that search for a null
+    or a template."""
     waiting = [node]
     while waiting:
         each = waiting.pop()
@@ -189,14 +190,16 @@ def is_plain(node: Node) -> bool:
 
 
 def kind_of(node: Node) -> str:
-    """Return the kind of a node for a message: `a list`, `a mapping`, `a text`, `nothing`, or the value itself."""
+    """Return the kind of a node, for a message: `a list`, `a mapping`, `a text` or `nothing`. For a number or a
+    boolean, return its text. (`describe_node` also quotes a text.)"""
     if not isinstance(node, Scalar):
         return "a list" if isinstance(node, Sequence) else "a mapping"
     return "a text" if isinstance(node.value, str) else "nothing" if node.value is None else f"`{node.text}`"
 
 
 def describe_node(node: Node) -> str:
-    """Return a node for a message: `a list`, `the text `ten``, `3`."""
+    """Return words for a node in a message: `a list`, `a mapping`, `empty`, the text `ten` in backticks, or the number
+    3."""
     if isinstance(node, Sequence):
         return "a list"
     if isinstance(node, Mapping):

@@ -80,8 +80,8 @@ def find_siblings(path: str, typed: str) -> Iterator[str]:
 
 
 def find_tree(path: str) -> str:
-    """Return the root of the folder tree of a recipe: its git repository, else the working directory if the recipe is
-    below it, else its own folder."""
+    """Return the root folder of the files that belong to a recipe. It is the git repository of the recipe. If there is
+    none, it is the working directory if the recipe is inside it, else the folder of the recipe."""
     folder = Path(os.path.realpath(path)).parent
     for parent in (folder, *folder.parents):
         if (parent / ".git").exists():

@@ -50,13 +50,12 @@ def has_leading_zero(text: str) -> bool:
 
 
 def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> tuple[Piece, ...]:
-    """Return the positions in the text of the characters of `value`, as pieces (`source/node.py`); () if `value` is
-    identical to the typed text. The value was typed from `start` to `end`, without quotes. `escapes`: whether the text
-    may have escapes, which begin with a backslash.
+    """Return where the characters of `value` are in the file, as `Scalar.pieces` (`source/node.py`). () if `value` is
+    identical to the typed text. `start`, `end`: offsets of the typed text, without quotes. `escapes`: whether it may
+    have escapes, which begin with a backslash.
 
-    YAML drops line breaks and indentation from the typed text. So each stretch of characters that it keeps is searched
-    in `value`, from left to right.
-    """
+    YAML drops line breaks and indentation from the typed text. So each part that YAML keeps is searched in `value`,
+    from left to right."""
     if lines.text[start:end] == value:
         return ()
     found: list[Piece] = []
@@ -70,9 +69,8 @@ def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> 
 
 
 def _runs(raw: str, escapes: bool) -> list[tuple[int, str]]:
-    """Return (offset, text) of each stretch of the typed text `raw` that YAML keeps unchanged: its lines without
-    indentation, cut at escapes.
-    """
+    """Return (offset, text) of each part of the typed text `raw` that YAML keeps unchanged. These parts are the lines
+    without indentation; a line with escapes is cut into the parts between the escapes."""
     cuts = [0]
     if escapes:
         for escape in _ESCAPE.finditer(raw):

@@ -247,8 +247,8 @@ class _Explainer:
         )
 
     def _colon(self) -> Explanation:
-        """Return the explanation of a `: ` where no key is allowed: the second one of a line, or below a key that has a
-        value already."""
+        """Return the explanation of a `: ` in a place where no key is allowed. It is the second `: ` of a line, or it
+        follows a key that is below a line with a complete value."""
         first_colon = self.start + len(self.lead) + len(self.key)
         if self.key and self.at > first_colon + 1:
             return self._quote_value("contains `: `")
@@ -268,8 +268,8 @@ class _Explainer:
         return Explanation(below_a_value(name, self.key, self._span(place, end), shown))
 
     def _no_colon(self) -> Explanation:
-        """Return the explanation of a line without `: ` among the entries of a mapping. The parser reports the position
-        of the next key, and the start of the wrong line as `opened`."""
+        """Return the explanation of a line that is among the entries of a mapping but has no `: `. The parser stops at
+        the next key, and reports the start of the wrong line as `opened`."""
         start = self.at if self.opened is None else self.opened
         number, column = self.lines.place(start)
         text = lexing.without_comment(self.lines.line(number)[column - 1 :])

@@ -109,9 +109,8 @@ def _is_chat_template(entry: Entry) -> bool:
 
 
 def from_value(value: object, span: Span, template: Scalar) -> Node:
-    """Return the node for the result `value` of a template. The node and all nodes in it have the span `span`.
-    `template`: the scalar with the template, whose typed text each scalar in the result keeps.
-    """
+    """Return the result `value` of a template as a node. This node and all nodes in it have the span `span`.
+    `template`: the scalar with the template; each scalar in the result keeps the text of the template."""
     if isinstance(value, list | tuple):
         return Sequence(tuple(from_value(item, span, template) for item in value), span)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Variables available in templates: `vars`, `env` and others, with lists in place of tuples."""
+"""Variables that templates can read, such as `vars` and `env`. Their values have lists where recipes have tuples."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def to_lists(node: Node) -> object:
 
 
 class TemplateNames(dict[str, object]):
-    """Variables of a template, with lists in place of tuples. `vars` and `env` are evaluated on access."""
+    """Variables that one template can read. Tuples in their values are replaced by lists. The mappings `vars` and `env`
+    are not copied, because they act when an entry is read: they render it, or record that it was read."""
 
     def __init__(self, names: MappingABC[str, object]) -> None:
         super().__init__({name: _with_lists(value) for name, value in names.items()})

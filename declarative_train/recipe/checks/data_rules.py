@@ -92,9 +92,8 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
-    """Return the layer through which the model can copy the target, or None. Each position of this layer sees the whole
-    sequence, and the layer is between `wire` and an input that has the rows of `target` shifted by one.
-    """
+    """Return a layer through which the model can copy the target, or None. In this layer, positions see later
+    positions. It is between `wire` and an input of the model that has the rows of `target` shifted by one."""
     assert draft.scope is not None
     waiting: list[tuple[_ScopeFrame, Wire, LayerNode | None]] = [(_ScopeFrame(draft.scope), wire, None)]
     seen: set[tuple[int, Wire, bool]] = set()
@@ -129,8 +128,8 @@ def _sees_all(node: LayerNode) -> bool:
 
 
 def _reach_of(node: LayerNode) -> int:
-    """Return how many positions on each side a `conv1d` sees if its output is as long as its input; otherwise 0. One
-    that is padded more, or not at all, may belong to a causal convolution."""
+    """Return how many positions a `conv1d` sees before and after each position. Return 0 for other layers, and for a
+    `conv1d` whose output is not as long as its input: its padding may make it causal."""
     from declarative_train.components.layers.conv import Conv1d  # imported when a recipe names it
 
     if not isinstance(node.layer, Conv1d):
@@ -142,9 +141,8 @@ def _reach_of(node: LayerNode) -> int:
 
 
 def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
-    """Return whether `given` has the columns of `target`, but begins and ends one row earlier, as the input of
-    next-token prediction does.
-    """
+    """Return whether `given` has the columns of `target` and begins one row earlier, like the input of next-token
+    prediction. `given` must also end one row earlier, or at the last or the second-last row."""
     if (
         given is None
         or not target.columns
@@ -156,9 +154,8 @@ def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
 
 
 def _find_sequence(draft: Draft, wire: Wire) -> _Sequence | None:
-    """Return which rows of a field a wire carries. None if the wire is neither a field nor a slice of one along its
-    first dimension after the batch.
-    """
+    """Return which rows of which columns the value of `wire` contains. `wire` must be a field, or a slice of a field
+    along its first dimension after the batch. None for any other value."""
     assert draft.scope is not None
     name, _, output = wire.partition(":")
     if not output:
@@ -232,8 +229,8 @@ def map_as_sequences(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _find_map_layer(scope: Scope, wire: Wire) -> LayerNode | None:
-    """Return the layer that makes the feature map on `wire`, such as a `conv2d`; None if there is none. Element-wise
-    layers and normalizations between this layer and `wire` are skipped."""
+    """Return the layer that computes the feature map `wire`, such as a `conv2d`; None if there is none. If `wire` is
+    the output of an element-wise layer or a normalization, the layers before it are searched."""
     name, _, output = wire.partition(":")
     node = next((each for each in scope.nodes if each.name == name), None)
     if isinstance(node, BlockNode):

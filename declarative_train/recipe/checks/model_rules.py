@@ -214,8 +214,9 @@ def _needs_balance(node: LayerNode) -> bool:
 
 
 class _Frame(NamedTuple):
-    """Graph that is searched. `path`: path of the node that uses it, with a dot at the end; empty for the model.
-    `inputs`: wires of `outer`, by the name of an input of `scope`. `outer`: the graph that has this node, or None."""
+    """Graph that is searched: `scope`, the graph of the model or of a block. `path`: path of the node that uses the
+    block, with a dot at the end; "" for the model. `inputs`: {input of the block: wire in `outer`}. `outer`: the graph
+    that contains this node; None for the model."""
 
     scope: Scope
     path: str
@@ -223,12 +224,13 @@ class _Frame(NamedTuple):
     outer: _Frame | None
 
     def enter(self, node: BlockNode, inputs: Mapping[str, Wire]) -> _Frame:
-        """Return the graph of a block in this one, called with `inputs`."""
+        """Return the graph of the block `node`, a node of this graph. `inputs`: {input of the block: wire in this
+        graph}."""
         return _Frame(node.scope, f"{self.path}{node.name}.", inputs, self)
 
 
 def _frames(frame: _Frame) -> Iterator[_Frame]:
-    """Yield a graph and those of all blocks inside it."""
+    """Yield the graph `frame` and, at any depth, the graphs of the blocks inside it."""
     yield frame
     for node in frame.scope.nodes:
         if isinstance(node, BlockNode):
@@ -236,7 +238,8 @@ def _frames(frame: _Frame) -> Iterator[_Frame]:
 
 
 def _layers(scope: Scope) -> Iterator[LayerNode]:
-    """Yield the layers of a model, one for all copies of a repeated layer."""
+    """Yield the layers of a model, also those inside blocks. A layer that is repeated is yielded once, not for each
+    copy."""
     seen: set[tuple[Span, str]] = set()
     for frame in _frames(_Frame(scope, "", {}, None)):
         for node in frame.scope.nodes:
@@ -246,8 +249,9 @@ def _layers(scope: Scope) -> Iterator[LayerNode]:
 
 
 def _walk(frame: _Frame, wire: Wire) -> Iterator[tuple[_Frame, str, LayerNode | ExpressionNode]]:
-    """Yield (graph, output, node) for each layer and expression on which `wire` depends. Only values are followed: of
-    the output `balance` of a layer, only its input of the same name."""
+    """Yield (graph, output, node) for each layer and expression on which the value of `wire` depends. The output
+    `balance` of a layer counts as dependent on the layer's input `balance` alone. Every other output counts as
+    dependent on all inputs but `balance`."""
     waiting, seen = [(frame, wire)], set[tuple[str, Wire]]()
     while waiting:
         frame, wire = waiting.pop()
@@ -273,7 +277,7 @@ def _walk(frame: _Frame, wire: Wire) -> Iterator[tuple[_Frame, str, LayerNode | 
 
 
 def _find_first(node: object) -> Wire | None:
-    """Return the wire of which a node takes the first position, or None."""
+    """Return the wire of the sequence from which a node takes only the first position. None for every other node."""
     if isinstance(node, LayerNode) and node.layer.type == "sequence_pool":
         return node.inputs.get("x") if getattr(node.layer, "mode", "") == "first" else None
     root = node.expression.root if isinstance(node, ExpressionNode) else None
@@ -285,7 +289,8 @@ def _find_first(node: object) -> Wire | None:
 
 
 def _sees_no_later(frame: _Frame, wire: Wire) -> bool:
-    """Return whether each position of a sequence depends on itself and earlier ones alone, and on some earlier ones."""
+    """Return whether no position of the sequence `wire` depends on later positions, because of causal layers. False
+    also if no causal layer is used: then each position depends on itself alone."""
     is_causal = False
     for _, output, node in _walk(frame, wire):
         if isinstance(node, ExpressionNode):
@@ -305,7 +310,8 @@ def _is_causal(node: LayerNode) -> bool:
 
 
 def _is_of(node: LayerNode, types: frozenset[str]) -> bool:
-    """Return whether a layer is an activation, or of one of `types` and without parameters for each position."""
+    """Return whether a layer is an activation, or has one of `types`. A layer of these types with a key `num_dims`
+    above 1 does not count: it computes over several dimensions, not only over the features of one position."""
     if node.layer.type in types:
         return getattr(node.layer, "num_dims", 1) == 1
     from declarative_train.components.layers.activations import Activation  # imported when a recipe names it
@@ -314,7 +320,8 @@ def _is_of(node: LayerNode, types: frozenset[str]) -> bool:
 
 
 def _is_of_one_position(term: Term) -> bool:
-    """Return whether an expression computes each position from the same positions, counted from the first."""
+    """Return whether position i of the result of an expression depends only on position i of its inputs. A slice must
+    begin at position 0, because another start would shift the positions."""
     if not isinstance(term, Operation):
         return True
     if term.name == INDEX:
@@ -331,8 +338,9 @@ def _is_of_one_position(term: Term) -> bool:
 
 
 def _ignores_order(root: Term) -> bool:
-    """Return whether an expression treats all positions of a sequence alike. A slice does if nothing else is computed
-    with it: two slices of one sequence can be compared."""
+    """Return whether an expression computes the same for every order of the positions of a sequence. A slice counts too
+    if it is the whole expression. In a larger expression it does not, because two slices of one sequence may be
+    compared."""
     if isinstance(root, Operation) and root.name == INDEX:
         return isinstance(root.operands[0], Reference)
     return _is_made_by(root, _OF_ALL)

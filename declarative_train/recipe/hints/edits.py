@@ -107,10 +107,9 @@ class _Site:
     # --- words of the message -----------------------------------------------------------------------------------
 
     def follow_message(self) -> Iterator[Proposal]:
-        """Yield the edits that the help of the diagnostic names, such as "write `gpus: 2`", "set layout.gpus to 2" or
-        "known: a, b". If the message names a node or field, also yield edits that write this name in place of that of
-        another node or field.
-        """
+        """Yield the edits that the help of the diagnostic proposes, such as "write `gpus: 2`", "set layout.gpus to 2"
+        or "known: a, b". Also, for each node or field that the message names, yield edits that replace the name of
+        another node or field by its name."""
         hint = self.diagnostic.help or ""
         for path, *values in _SETTING.findall(hint):
             for entry in self.entries:
@@ -135,7 +134,8 @@ class _Site:
                     yield ((*entry.value, name),)
 
     def change_size(self) -> Iterator[Proposal]:
-        """Yield edits that replace a number in the recipe by another one. The diagnostic mentions both numbers."""
+        """Yield edits that replace one number of the diagnostic by another. The first number is a value in the recipe;
+        the second one is also in the message or help."""
         numbers = list(dict.fromkeys(_NUMBER.findall(f"{self.diagnostic.message} {self.diagnostic.help or ''}")))
         equal = [each for each in self.entries if isinstance(each.node, Scalar) and each.node.text in numbers]
         for entry in sorted(equal, key=lambda each: abs(each.key[0] - self.at))[:_NEAR]:

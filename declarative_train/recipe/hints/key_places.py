@@ -1,4 +1,5 @@
-"""Hints for unknown keys: the section that has such a key, or the name in recipes of a key of another framework."""
+"""Hints for unknown keys. A hint names the section that has the key. For a key of another framework, it says what the
+key is called in recipes."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ SLIP = 0.7  # similarity above which a name is a misspelt key; `mode` and `nodes
 
 
 def home_of(name: str, near: str | None = None) -> str | None:
-    """Return a help line for the unknown key `name`: the sections that have this key, or its name in recipes. None if
-    there are none, or if `name` is probably a misspelling of `near`, the most similar key that is allowed there. Call
-    it only for mistakes: it is slow, because it reads the keys of all optimizers.
-    """
+    """Return a help line for the unknown key `name`: which sections have this key, or, for a key of another framework,
+    what it is called in recipes. None if neither is known, or if `name` is probably a misspelling of `near`. `near`:
+    the most similar key that is allowed in this place. Call it only for mistakes: it is slow, because it reads the keys
+    of all optimizers."""
     from difflib import SequenceMatcher  # imported only for mistakes
 
     if near is not None and name not in ALIASES and SequenceMatcher(None, name, near).ratio() > SLIP:

@@ -89,19 +89,17 @@ class Reading(NamedTuple):
 
 
 def explain(errors: Iterable[Any], kept: Mapping, place: Span, reading: Reading) -> list[Diagnostic]:
-    """Return the diagnostics for pydantic's errors about a mapping. `kept`: the mapping as pydantic received it,
-    without entries that have errors of their own. `place`: span at which missing keys are reported. `reading`: the
-    arguments of `validate`.
-    """
+    """Return the diagnostics for pydantic's errors about a mapping. `kept`: the mapping as pydantic received it, which
+    is without the entries whose errors are already reported. `place`: span at which missing keys are reported.
+    `reading`: the arguments of `validate`."""
     problems = _drop_echoes([_place(error, kept, place) for error in errors], reading)
     return [_diagnostic(problem, reading) for problem in _choose(problems)]
 
 
 def _drop_echoes(problems: list[_Problem], reading: Reading) -> list[_Problem]:
-    """Return the errors without those that only follow from another error: a missing key that is present under a
-    misspelt name; a list that is too short because one of its items is wrong. Also without a short form next to the
-    long form (`loss` next to `losses`), which a rule reports.
-    """
+    """Return the errors without those that need no diagnostic of their own. These are: a missing key that is present
+    under a misspelt name; a list that is too short because one of its items is wrong; and a short form next to its long
+    form (`loss` next to `losses`), which a rule reports."""
     typed = [(p.path[:-1], str(p.error["loc"][-1])) for p in problems if p.error["type"] == "extra_forbidden"]
 
     def is_mistyped(problem: _Problem) -> bool:
@@ -150,10 +148,9 @@ def _place(error: Any, root: Mapping, place: Span) -> _Problem:
 def _choose(problems: list[_Problem]) -> list[_Problem | list[_Problem]]:
     """Return the errors to report, one item for each mistake. An item is an error or a list of errors.
 
-    pydantic reports a value that may have several forms once for each form. If the value has some of these forms, but
-    with errors inside it, only the errors of the form with the fewest are returned. If the value has none of the forms
-    (text for a number or a list), the item is a list: for each form, the error about the value itself.
-    """
+    If a value may have several forms, pydantic returns errors for each form. The value may have some of these forms,
+    but with mistakes inside it: then only the errors of the form with the fewest errors are returned. If the value has
+    none of the forms (a text, where a number or a list is expected), the item is a list with the error of each form."""
     chosen: list[_Problem | list[_Problem]] = []
     unions: dict[tuple[str | int, ...], list[_Problem]] = {}
     for problem in problems:
@@ -273,9 +270,9 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
 
 
 def _report_no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
-    """Return the diagnostic for a value that has none of its allowed forms, with a message that names these forms.
-    `problems`: the errors of the forms. `where`: name of the mapping in the message, if the value is the whole mapping.
-    """
+    """Return the diagnostic for a value that has none of its allowed forms. Its message names these forms. `problems`:
+    one error of pydantic for each form. `where`: name in the message if the value is the whole mapping that was
+    validated."""
     first = problems[0]
     wanted: list[str] = []
     for problem in problems:

@@ -9,9 +9,8 @@ from declarative_train.recipe.hints.key_places import home_of
 
 
 def hint_on_foreign_word(word: str, names: Collection[str]) -> str | None:
-    """Return a sentence on `word`, a word of another tool: its name in recipes, or how to do without it. None if the
-    word is unknown. `names`: all component types.
-    """
+    """Return a sentence on `word`, a name from another tool: what it is called in recipes, or how to do without it.
+    None if the word is unknown. `names`: all component types."""
     for each in dict.fromkeys((word, word.lower())):
         hint = _hint_on_word(each) or (None if each in names else _hint_on_class(each, names))
         if hint is not None:
@@ -20,9 +19,8 @@ def hint_on_foreign_word(word: str, names: Collection[str]) -> str | None:
 
 
 def _hint_on_class(word: str, names: Collection[str]) -> str | None:
-    """Return a sentence on `word`, a class of another library: the corresponding component type, or how to do without
-    it. None if there is neither. `names`: all component types.
-    """
+    """Return a sentence on `word`, a class of another library: which component type corresponds to it, or how to do
+    without the class. None if neither is known. `names`: all component types."""
     here, letters = aliases.translate_type(word, names), aliases.letters(word)
     return (
         f"its name here is `{here}`" if here else aliases.hint_on_type(word, names) or relocated_keys.MODES.get(letters)
@@ -30,9 +28,8 @@ def _hint_on_class(word: str, names: Collection[str]) -> str | None:
 
 
 def _hint_on_word(word: str) -> str | None:
-    """Return a sentence on `word`, a word of another tool that is not a class: its name in recipes, or how to do
-    without it. None if the word is unknown.
-    """
+    """Return a sentence on `word`, a key, function or other name of another tool (`_hint_on_class` is for classes). The
+    sentence says what the word is called in recipes, or how to do without it. None if the word is unknown."""
     if word in aliases.OTHERWISE:
         key, rest = aliases.OTHERWISE[word]
         return f"its name here is `{key}`, {rest}"

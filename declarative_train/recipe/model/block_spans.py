@@ -19,13 +19,11 @@ _PARAM = re.compile(rf"\bparams\.({NAME})")
 
 
 def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping, at: Span) -> Diagnostic:
-    """Return the diagnostic `problem` with its span moved out of the file of the shipped block `block`, into the
-    recipe.
+    """Return a copy of the error `problem`, found in the file of the shipped block `block`, that points to the recipe.
 
-    `fields`: the keys of the node that uses the block. `at`: span of this node's `type`. If the text with the error
-    reads exactly one block parameter that the node sets, the new span is that of its value; else it is `at`. A
-    diagnostic in another file is returned unchanged.
-    """
+    `fields`: the keys of the node that uses the block. `at`: span of this node's `type`. The text with the error may
+    read block parameters. If the node sets exactly one of them, the copy points to the value of this parameter, else to
+    `at`. An error in another file is returned unchanged."""
     assert block.file is not None
     if problem.span.path != block.file.path:
         return problem
@@ -58,10 +56,10 @@ def params_read(node: Node) -> set[str]:
 
 
 def move_outside(written: Node, rendered: Node, spans: MappingABC[str, Span]) -> Node:
-    """Return a copy of the node `rendered` in which each value that comes from one block parameter has the span of this
-    parameter. `written`: the node before its templates were rendered. `spans`: {block parameter: its span in the
-    recipe}. Values whose template reads no or several parameters keep their span.
-    """
+    """Return a copy of `rendered`, a node of a shipped block, in which values that come from the recipe point to the
+    recipe. A value comes from the recipe if its template reads exactly one block parameter, which is in `spans`. Other
+    values keep their span. `written`: the node before its templates were rendered. `spans`: {block parameter: span of
+    its value in the recipe}."""
     if written is rendered or not spans:
         return rendered
     if isinstance(written, Scalar):

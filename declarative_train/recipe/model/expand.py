@@ -125,9 +125,9 @@ def expand(
 def _find_outputs(
     wiring: Wiring, objective: Collection[tuple[str, Span]]
 ) -> tuple[dict[str, Edge], list[Diagnostic | None]]:
-    """Find the nodes to which the objective refers. Return {text: reference} of the correct references, and a list with
-    an item for each wrong one: its error, or None if the error is already reported. A reference to a whole field is in
-    neither. `objective`: (text, span) of each reference."""
+    """Return the nodes to which the objective refers, as {text: reference}, and a list of the wrong references. The
+    list has the error of each, or None if the error is already reported. `objective`: (text, span) of each reference. A
+    correct reference to a field is only in the first result if its text is not the name of the field's wire."""
     outputs: dict[str, Edge] = {}
     wrong: list[Diagnostic | None] = []
     for text, span in objective:
@@ -318,10 +318,10 @@ class _Expander:
         return LayerNode(*common, layer, spans, params)
 
     def _name_param(self, written: Mapping, field: str, span: Span) -> str | None:
-        """Return the block parameter that sets the key `field` of a node in a shipped block; None if there is not
-        exactly one. `written`: the keys of the node before rendering. `span`: where the recipe writes the value of
-        `field`. All parameters that are read from a published model have the same span; then the result is the one that
-        the template of `field` reads."""
+        """Return the name of the block parameter from which a node of a shipped block gets its key `field`; None if
+        there is not exactly one. `written`: the keys of the node before rendering. `span`: where the recipe has the
+        value of the parameter. Several parameters can have this span if they are read from a published model; then the
+        template of `field` decides."""
         names = self._given.get(span, ())
         if len(names) > 1:
             entry = written.entry(field)
@@ -423,10 +423,9 @@ class _Expander:
 
 
 def _chain(draft: Typed, first: str) -> dict[str, str]:
-    """Return {input: output}: which input of a copy in a `repeat` reads which output of the copy before it. The input
-    `first` reads the output with the same name, or the first output if there is none. Any other input is in the result
-    only if there is an output with the same name.
-    """
+    """Return how the copies of a `repeat` are connected, as {input of a copy: output of the copy before it}. The input
+    `first` reads the output of the same name, or the first output if there is no such output. Another input is only
+    connected if there is an output of the same name."""
     named = {port.name: port.name for port in draft.ports if not port.variadic and port.name in draft.outputs}
     return {first: named.pop(first, draft.outputs[0]), **named}
 

@@ -14,12 +14,11 @@ Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a g
 
 
 def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
-    """Return a copy of the graph in which every node has its path, and the entries `parameters` of the blocks in the
-    graph. Entries of a block inside another block come before those of the outer one.
+    """Return a copy of a graph in which every node has its path, and the entries `parameters` of all blocks inside the
+    graph. Entries of an inner block come before those of the block around it.
 
-    The path of a node is `prefix` followed by its name. `opened`: for the graph of each block, {`id()` of the graph:
-    (definition of the block, variables of its templates)}.
-    """
+    The path of a node is `prefix` followed by its name. `opened`: {`id()` of the graph of a block: (definition of the
+    block, variables of its templates)}."""
     nodes: list[ModelNode] = []
     rules: list[BlockRules] = []
     for node in scope.nodes:

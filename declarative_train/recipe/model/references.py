@@ -34,10 +34,10 @@ def check_name(key: Scalar, what: str, reserved: Collection[str] = ()) -> Diagno
 
 
 class Edge(NamedTuple):
-    """Reference as written: `node[.copy][.output]`, split into its parts. `is_default`: True if the recipe does not
-    write the reference; it then leads to the node above. `below`: text after the output, which makes the reference
-    wrong (`.attn` in `gpt.out.attn`).
-    """
+    """Reference as written, split into its parts: `node[.copy][.output]`. `text`: the whole reference. `below`: a text
+    after the output, such as `.attn` in `gpt.out.attn`, which makes the reference wrong. `is_default`: True for a
+    reference that the recipe does not write. Such a reference is added because a node without `input` reads the node
+    above it."""
 
     name: str
     copy: int | None
@@ -143,11 +143,10 @@ def bind(
 ) -> tuple[dict[str, Edge | None], list[Diagnostic]]:
     """Return {input: reference} for the connected inputs of a node, and errors.
 
-    `wanted`: the references that the node writes. `ports`, `kind`: the inputs and the name of its type. `above`:
-    reference to the node above, to which the first input is connected if the node does not connect it. The inputs of a
-    variadic port are named `NAME.0`, `NAME.1`, ... A required input without a reference is not an error here; see
-    `open_required`.
-    """
+    `wanted`: the references that the node writes. `ports`: the inputs that the node can have. `kind`: name of its type,
+    for messages. `above`: reference to the node above. The first input gets it if the node does not connect this input.
+    The inputs of a variadic port are named `NAME.0`, `NAME.1`, ... Missing required inputs are not errors here:
+    `open_required` lists them."""
     bound: dict[str, Edge | None] = {}
     diagnostics: list[Diagnostic] = []
     for position, edge in enumerate(wanted.listed):
@@ -182,9 +181,8 @@ def _port_key(ports: SequenceABC[Port], position: int) -> str | None:
 
 
 def first_key(ports: SequenceABC[Port]) -> str | None:
-    """Return the name of the first input of a node; None if the node has no inputs. An unconnected first input reads
-    the node above; in a copy of a `repeat`, it reads the copy before.
-    """
+    """Return the name of the first input of a node with the inputs `ports`; None if there are none. This is the input
+    that reads the node above if the recipe does not connect it. In a copy of a `repeat`, it reads the copy before."""
     if not ports:
         return None
     return f"{ports[0].name}.0" if ports[0].variadic else ports[0].name

@@ -86,14 +86,13 @@ def _name(text: str) -> str:
 
 
 class ParameterRule(NamedTuple):
-    """Entry of `model.parameters`: a selector and its settings.
+    """Entry of `model.parameters`, or of `parameters` in a block: a selector and its settings.
 
-    `prefix`: path of the node whose block defines the entry; "" for an entry of the recipe itself. `by_index`: the
-    settings as written, if a template in them reads `index` (the index of a `repeat` copy), else None; `templates`
-    renders them for each copy, with the variables `names`. `may_miss`: whether the selector may match nothing, as in a
+    `prefix`: path of the node whose type is the block; "" for an entry of `model.parameters`. `by_index`: the settings
+    as written, if a template in them reads `index`, the index of a `repeat` copy; else None. They are rendered for each
+    copy by `templates`, with the variables `names`. `may_miss`: whether the selector may match no parameter, as in a
     shipped block. `only`: the keys of the settings that apply; None: all. `added`: components of plugins. `paths`:
-    makes paths in the settings absolute.
-    """
+    makes paths in the settings absolute."""
 
     selector: str
     span: Span
@@ -117,10 +116,9 @@ class ParameterRule(NamedTuple):
         return found if found is None or self.only is None else found.only(self.only)
 
     def problems(self, names: Iterable[str]) -> list[Diagnostic]:
-        """Return the errors of the settings for the first `repeat` copy that has any; [] if no template in them reads
-        `index`. (Other settings are checked when they are read.) `names`: names of all parameters; the selector decides
-        which copies are checked.
-        """
+        """Return the errors in settings that depend on `index`. They are rendered for each `repeat` copy that the
+        selector matches; the errors of the first copy with errors are returned. [] if the settings do not depend on
+        `index`: then they were checked when they were read. `names`: names of all parameters."""
         if self.by_index is None:
             return []
         indices = {_index(place) for name in names if (place := self._place(name)) is not None}
@@ -220,10 +218,9 @@ def _uses_index(node: Node) -> bool:
 
 
 def _index(place: re.Match[str]) -> int | None:
-    """Return the index of the `repeat` copy in which a parameter is, which is a number in the parameter's name; None if
-    there is none. `place`: match of a selector with this name. If the matched part has several numbers, the last one
-    counts; if it has none, a number directly after it.
-    """
+    """Return the index of the `repeat` copy to which a parameter belongs, such as 3 for `layers.3.weight`; None if its
+    name has no such number. `place`: match of a selector with the name. The index is the last number in the matched
+    part of the name. If that part has no number, it is a number directly after it."""
     passed = [part for part in place["body"].split(".") if part.isdigit()]
     behind = place["below"].split(".")[1:2]
     found = passed[-1:] or [part for part in behind if part.isdigit()]
@@ -243,12 +240,11 @@ def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
 
 
 def check_rules(rules: Iterable[ParameterRule], names: Iterable[str]) -> Iterator[Diagnostic]:
-    """Yield an error for each entry whose selector matches no parameter, and for each entry whose settings are wrong
-    for a copy of a `repeat` (they read `index`, so they are rendered only now).
+    """Yield an error for each entry whose selector matches no parameter. Also yield the errors of settings that depend
+    on `index`, which can only be rendered now (`ParameterRule.problems`).
 
-    `names`: names of all parameters. If a block is used several times, `rules` has its entries several times; it is
-    enough if one of them matches.
-    """
+    `names`: names of all parameters. If a block is used several times, `rules` has each entry of the block several
+    times, and only one of them needs to match."""
     known, rules = tuple(names), tuple(rules)
     met = {rule.span for rule in rules if rule.may_miss or any(rule.match(name) is not None for name in known)}
     for rule in rules:

@@ -71,9 +71,9 @@ class PublishedError(ValueError):
 
 
 class Published(NamedTuple):
-    """Published model that a node corresponds to. `folder`, `config`: folder of the model and its configuration. Both
-    are None if the node names no folder; the node then has only the structure of a family of published models.
-    """
+    """Published model, such as a llama, whose structure a node has. `folder`: the folder of the model. `config`: the
+    model's configuration. Both are None if the node names no folder: its structure is then that of a family of models,
+    not of one model."""
 
     folder: str | None = None
     config: dict[str, object] | None = None
@@ -105,9 +105,8 @@ ModelNode = LayerNode | ExpressionNode | BlockNode | ReuseNode
 
 
 def term_of(node: ModelNode) -> Term | None:
-    """Return the computation of a node as an expression over its `inputs`. None for a block, for a `reuse` node, and
-    for a layer that no function of expressions can replace.
-    """
+    """Return what a node computes, as an expression over its `inputs`. None for a block, for a `reuse` node, and for a
+    layer that cannot be written as an expression."""
     if isinstance(node, ExpressionNode):
         return node.expression.root
     if not isinstance(node, LayerNode) or not node.layer.operation:
@@ -130,12 +129,12 @@ class Scope(NamedTuple):
 
 
 class BlockRules(NamedTuple):
-    """Entries `parameters` in the definition of a block, for one node that has this block as its type.
+    """Settings of parameters that the definition of a block has under `parameters`, for one node that uses the block.
 
-    `prefix`: path of the node. `entries`: the mapping as written. `names`: variables for its templates (the block's
-    parameters); a template may also read `index` if its selector passes through a `repeat`. `may_miss`: whether
-    selectors may match nothing. This is true for shipped blocks, whose parameters can make parts of the model absent.
-    """
+    `prefix`: path of the node. `entries`: the mapping `parameters` as written. `names`: variables for its templates,
+    the parameters of the block. (A template may also read `index` if its selector passes through a `repeat`.)
+    `may_miss`: whether selectors may match nothing. It is True for shipped blocks, whose parameters can remove parts of
+    the model."""
 
     prefix: str
     entries: MappingNode

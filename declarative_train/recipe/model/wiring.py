@@ -61,9 +61,8 @@ class Surroundings(NamedTuple):
 
     @property
     def wires(self) -> tuple[Wire, ...]:
-        """Wires of the inputs. An input has the wire NAME; a field with several outputs also has NAME.OUTPUT for each
-        output after the first.
-        """
+        """Names of the values that the inputs provide. An input provides the wire NAME. A field with several outputs
+        provides NAME for its first output, and NAME.OUTPUT for each of the others."""
         return tuple(
             wire
             for name in self.inputs
@@ -186,10 +185,9 @@ class Wiring:
         return {str(i): edge for i, edge in enumerate(draft.wanted.edges or [above])}
 
     def _find_counted(self) -> Edge | None:
-        """Return the reference that a node gets by default if it uses only the number of samples of its input, not the
-        values. None if the graph has no input. In a block it is the first input. In the model it is the first field
-        that a layer or block reads, else the first field.
-        """
+        """Return the default reference of a node that uses only the number of samples of its input, not the values. In
+        a block it is the first input of the block. In the model it is the first field that a layer or block reads, else
+        the first field. None if the graph has no inputs."""
         read = [
             edge.name
             for draft in self.drafts.values()
@@ -239,10 +237,11 @@ class Wiring:
         return self._check_open(self.drafts[reader], key, edge)
 
     def _check_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
-        """Check the reference `edge` of the node `reader` to an input of the block that is not connected where the
-        block is used. Return True if it is allowed: the node's input `key` is optional, or the node is switched off or
-        has errors. Otherwise report an error and return False.
-        """
+        """Return whether the node `reader` may read an input of the block that is not connected where the block is
+        used. `edge`: the reference to this input. `key`: the input of `reader` that has the reference.
+
+        It may if its own input `key` is optional, if it is switched off, or if it has errors. Otherwise report an
+        error."""
         port = next((port for port in reader.ports if port.name == key), None)
         if reader.is_off or isinstance(reader, BrokenDraft) or (port is not None and port.optional):
             return True
@@ -307,9 +306,9 @@ class Wiring:
         return unknown_edge(edge.span, edge.name, known, hint)
 
     def wire(self, edge: Edge) -> Wire | None:
-        """Return the wire to which a correct reference leads; for a switched-off node, the wire of its first input.
-        None for an optional input of the block that is not connected, and for a switched-off node without an input.
-        """
+        """Return the wire to which a correct reference leads. A reference to a switched-off node leads to the value
+        that the node's first input reads. None if that input is not connected, or if the reference names an optional
+        input of the block that is not connected."""
         seen: set[str] = set()
         while True:
             draft = self.drafts.get(edge.name)
@@ -358,9 +357,8 @@ class Wiring:
         return order if not self.has_cycle else list(self.drafts.values())
 
     def _list_predecessors(self) -> dict[str, list[str]]:
-        """Return {node: nodes that must come before it in the order}: the nodes that it reads and, for a `reuse` node,
-        also the node that it calls again, unless that node depends on the `reuse` node and must therefore come later.
-        """
+        """Return {node: nodes that must come before it in the order}. These are the nodes that it reads. For a `reuse`
+        node, the node that it calls again is added, unless that node depends on the `reuse` node."""
         behind = {name: list(self._reads[name]) for name in self.drafts}
         for draft in self._reuses():
             waiting, reached = [draft.target.name], {draft.target.name}

@@ -146,10 +146,9 @@ class Axes(Section):
 
     @property
     def reshard(self) -> bool | int | None:
-        """Value of the key `reshard`, or its default True: whether ranks free the gathered parameters after the forward
-        pass. A number has the meaning that it has in torch's `fully_shard`. None if nothing is sharded. False in a
-        pipeline, whose stages keep the gathered parameters for a whole step.
-        """
+        """Value of the key `reshard`, with its default True. True: ranks free the gathered parameters after the forward
+        pass. A number has the meaning that it has in torch's `fully_shard`. None if parameters are not sharded. False
+        in a pipeline, whose stages keep the gathered parameters for a whole step."""
         if self.data is None or self.data.shard is None:
             return None
         if self.pipeline is not None:
@@ -188,12 +187,11 @@ class Axes(Section):
     def mesh(self, num_gpus: int) -> Mesh | None:
         """Return the mesh for a number of GPUs; None if the sizes of the axes do not fit this number.
 
-        The axes are ordered by the traffic between their ranks. The outermost has the least: stages of the pipeline,
-        then replicas, shards, experts, context, and innermost tensor.
+        The outermost axis is the one whose ranks communicate least. The order is: stages of the pipeline, replicas,
+        shards, experts, context, tensor.
 
-        An axis with only one rank is left out in two cases: its size is `all`, and there is an axis that is not a data
-        axis; or it is `replicate`, and there is an axis `shard`.
-        """
+        An axis that gets only one rank is left out in two cases. In the first, its size is `all`, and there is an axis
+        that is not a data axis. In the second, it is `replicate`, and there is an axis `shard`."""
         if self.mode == "single":
             return ()
         in_pipeline = self.pipeline is not None
