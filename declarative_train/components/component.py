@@ -80,11 +80,12 @@ class Port(NamedTuple):
 
 
 class ShapeError(NamedTuple):
-    """Reason why a component cannot be used with its inputs: a sentence for the user, with the names in the recipe.
+    """Reason why a component cannot be used with its inputs. `message`: a sentence for the user, with the names in the
+    recipe.
 
-    `port` or `field`: the input or key that the message points to (`a.b` for the key `b` inside `a`). `help`: one hint.
-    `is_warning`: torch accepts the inputs, but they are probably not intended. `lacks_key`: the reason is a key missing
-    in the recipe, whatever the data are."""
+    `port` or `field`: the input or the key that is wrong (`a.b` for the key `b` inside `a`). `help`: one hint.
+    `is_warning`: torch accepts the inputs, but they are probably not intended. `lacks_key`: a key is missing in the
+    recipe; no data would be accepted without it."""
 
     message: str
     port: str | None = None
@@ -118,17 +119,17 @@ class Layer(Component, ABC):
 
     @classmethod
     def ports_for(cls, named: Sequence[str]) -> tuple[Port, ...]:
-        """Return the ports of the layer at one node. `named`: the names under which the recipe gives the inputs of this
-        node. If it is empty, the recipe gives none, and the first port is connected to the node above."""
+        """Return the ports of the layer at one node. `named`: the input names that the recipe writes at this node. If
+        `named` is empty, the first port is connected to the node above."""
         return cls.ports
 
     @classmethod
     def complete_fields(
         cls, fields: "MappingNode", resolve: "Callable[[str, Span], str]"
     ) -> "tuple[MappingNode, list[Diagnostic]]":
-        """Return the keys of a node, completed, and errors. `fields`: the keys in the recipe. If they name a file that
-        defines more keys (a published model's configuration), these are added. `resolve`: function that makes a path in
-        the recipe absolute."""
+        """Return the keys of a node with further keys added, and errors. Keys are added if the recipe names a file that
+        defines them, such as a published model's configuration. `fields`: the keys in the recipe. `resolve`: function
+        that makes a path in the recipe absolute."""
         return fields, []
 
     @property
@@ -143,9 +144,9 @@ class Layer(Component, ABC):
         return str(data["type"])
 
     def find_text_ports(self) -> tuple[str, tuple[str, ...], str] | None:
-        """Return how a text encoder is connected: (the name of its model, its ports for token ids, its port for the
-        padding mask). Warnings about a missing mask use it, and suggest the last of the ports for token ids. Return
-        None for a layer that is not a text encoder. Call it only if `check` found no error."""
+        """Return (model name, ports for token ids, port for the padding mask) of a text encoder, for warnings about a
+        missing mask. The last of the ports for token ids is the one that a warning suggests. Return None for a layer
+        that is not a text encoder. Call it only if `check` found no error."""
         return None
 
     def check(self, inputs: Mapping[str, TensorSpec]) -> ShapeError | None:
@@ -181,20 +182,19 @@ class Layer(Component, ABC):
         raise LookupError(f"{self.type} has no parts")
 
     def with_sizes(self, inputs: Mapping[str, TensorSpec]) -> Self:
-        """Return a copy of the layer whose fields have the sizes that follow from the range of these inputs, such as a
-        number of classes. A later `check` compares other inputs with these sizes."""
+        """Return a copy of the layer that stores the sizes that it has for these inputs, such as the number of classes.
+        A later `check` then reports other inputs that do not fit these sizes."""
         return self
 
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> "Init":
-        """Return the init that is used for a parameter if the recipe sets none: torch's own distribution. `parameter`:
-        its name in the module. Raises LookupError for an unknown name."""
+        """Return the init (rule for start values) of a parameter for which the recipe sets none. It is the distribution
+        that torch uses. `parameter`: its name in the module. Raises LookupError for an unknown name."""
         raise LookupError(f"`{self.type}` has no parameter {parameter}")
 
     def cut(self, kind: CutKind, inputs: Mapping[str, TensorSpec], size: int) -> LayerCut | str | None:
-        """Return how `size` ranks of the `tensor` axis divide the layer in the way `kind`, such as "rows" or "heads"
-        (`core/cuts.py`). Return a sentence if the layer's sizes are not divisible by `size`, None if the layer cannot
-        be divided in this way. If dividing changes more than the parameters of the module, the module has a method
-        `divide`."""
+        """Return how `size` ranks of the `tensor` axis divide the layer. `kind`: a way of dividing, such as "rows" or
+        "heads" (`core/cuts.py`). Return None if the layer cannot be divided in this way, and a sentence if `size` does
+        not divide its sizes. If division changes the computation too, the module has a method `divide`."""
         return None
 
     def products(self, use: Use) -> Iterable[Product]:
@@ -204,13 +204,13 @@ class Layer(Component, ABC):
 
 
 class LossModule(ABC):
-    """Interface of the `nn.Module` that `Loss.build` returns. The loss is `sum` / `count`, both added over the *global*
-    batch.
+    """Interface of the `nn.Module` that `Loss.build` returns. Its result is (`sum`, `count`), two scalars for one
+    batch. The loss of a step is the sum of all `sum` divided by the sum of all `count`, over all batches of all ranks.
 
-    Shapes: input (B, ...), target and mask as the component defines them, row_weight (B,) float, 0 for rows of padding
-    and 1 for all others. Both results are scalars. `count` is float64 and does not depend on `input`, so it is known
-    before the first backward. `items_per_row`: the count of a row if it is constant. It is None if the count depends on
-    values (ignore_index, a mask, class weights), so that ranks have to add up their counts."""
+    Shapes: input (B, ...); target and mask as the component defines them; row_weight (B,) float, 0 for rows of padding
+    and 1 for all others. `count` is float64 and does not depend on `input`, so it is known before the first backward.
+    `items_per_row`: the count of one row if it is constant. It is None if the count depends on values (ignore_index, a
+    mask, class weights); then the ranks have to add up their counts."""
 
     items_per_row: float | None
 
@@ -230,18 +230,15 @@ class LossModule(ABC):
 
 
 class Loss(Component, ABC):
-    """Loss: one term of the objective. The section `objective` reads the keys `input`, `target`, `mask` and `weight`.
+    """Loss: one term of the objective. `input`, `target`, `mask` and `weight` are keys of the section `objective`, not
+    fields of the loss.
 
-    `bounds`: the least and the greatest loss that one item can have. A run reports a loss outside of them.
+    `bounds`: the least and the greatest possible loss of one item. A run reports a loss outside of them. `about`: kind
+    of the targets: `numbers` (a regression), `classes` (also binary), or "" for all others. `one_class`: an item
+    belongs to exactly one of several classes. `per_item`: each item has a loss of its own, and the loss is their mean.
 
-    `about`: what the targets are: `numbers` (a regression), `classes` (also binary), or "" for neither.
-
-    `one_class`: an item belongs to exactly one of several classes.
-
-    `per_item`: the loss is a mean over the items of all rows, each with a loss of its own.
-
-    A loss whose class weights are `balanced` (`needs_balance`) cannot be built before the compiler has replaced them by
-    numbers: it adds up the counts that `tally` returns for chunks of the training targets, and calls `balance` with the
+    `needs_balance`: a class weight is `balanced`. Before such a loss is built, the compiler replaces `balanced` by a
+    number: it adds up the counts that `tally` returns for chunks of the training targets, and calls `balance` with the
     total."""
 
     about: ClassVar[str] = ""
@@ -273,8 +270,8 @@ class Loss(Component, ABC):
         return None
 
     def can_divide_classes(self, input: TensorSpec, target: TensorSpec | None) -> bool:
-        """Return whether the ranks can compute the loss together when each has the scores of some classes only. The
-        loss module then has a method `divide`."""
+        """Return whether the loss can be computed if the classes are divided among ranks, so that each rank has the
+        scores of some classes only. If True, the loss module has a method `divide`."""
         return False
 
     @abstractmethod
@@ -323,8 +320,8 @@ class MetricModule(ABC):
 
 
 class MetricInputs(NamedTuple):
-    """Specs of the tensors that a metric reads. `class_dim` and `ignore_index` are those of the loss that the recipe
-    names under the metric's key `of`."""
+    """Specs of the tensors that a metric reads. The key `of` of the metric names a loss of the recipe; `class_dim` and
+    `ignore_index` are taken from this loss."""
 
     input: TensorSpec
     target: TensorSpec | None = None
@@ -334,11 +331,11 @@ class MetricInputs(NamedTuple):
 
 
 class Metric(Component, ABC):
-    """Metric: a number computed in evaluations. `is_mean`: the metric is a mean over items, or a function of such a
-    mean. Then it can also be computed during training. `about`: as in `Loss`.
+    """Metric: a number computed in evaluations. `is_mean`: it is a mean over items, or a function of such a mean, so it
+    can also be computed during training. `about`: as in `Loss`.
 
-    `has_unit`: the value depends on the unit of the target. Input and target are then converted to the unit of the
-    target's columns, by undoing `scale` and `normalize` of the field."""
+    `has_unit`: the value has the unit of the target, such as euros. Input and target are then converted back to the
+    unit of the target's columns, without the field's `scale` and `normalize`."""
 
     is_mean: ClassVar[bool] = False
     higher_is_better: ClassVar[bool] = True
@@ -361,11 +358,12 @@ class Metric(Component, ABC):
 
 class Optimizer(Component, ABC):
     """Optimizer: the update rule of parameters. A parameter group can have its own `lr` and `weight_decay`.
-    `takes_shards`: shards of `fully_shard` are updated exactly as whole parameters; if False, fsdp is an error.
+
+    `takes_shards`: a shard of a parameter is updated exactly as in the whole parameter; if False, fsdp is an error.
     `works_elementwise`: the update of an element depends only on its own gradients; if False, the axis `tensor` is an
-    error. `averages`: evaluations and checkpoints use an average of the weights. `eval()` of the torch optimizer puts
-    this average into the model, `train()` puts the trained weights back. `usual_lr`: the smallest and the largest usual
-    lr; lint reports an lr that is far outside this range."""
+    error. `averages`: evaluations and checkpoints use an average of the weights. Then `eval()` of the torch optimizer
+    puts the average into the model, and `train()` puts the trained weights back. `usual_lr`: the smallest and the
+    largest usual lr; lint reports an lr that is far outside this range."""
 
     takes_shards: ClassVar[bool] = True
     works_elementwise: ClassVar[bool] = True
@@ -408,16 +406,18 @@ class LrSchedule(Component, ABC):
     def check_milestones(
         self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float
     ) -> Sequence[ShapeError]:
-        """Return an error or a warning for each duration that does not fit into a run of `num_steps` steps, whose first
-        `warmup` steps are the warm-up. It is called before `resolve`. `exact_steps` converts a duration to steps,
-        without rounding. Raises ValueError, as `exact_steps` does."""
+        """Return an error or a warning for each duration among the fields that does not fit into the run. Called before
+        `resolve`, while durations have their units. `exact_steps`: function that converts a duration to steps, without
+        rounding. `num_steps`: the steps of the run. `warmup`: how many of them are the warm-up. Raises ValueError, as
+        `exact_steps` does."""
         return ()
 
 
 class Init(Component, ABC):
-    """Init: the rule for the start values of a parameter. If `of_layer` is true, the layer's own code sets the values,
-    and `fill` is not called. For the layer of a plugin, the values are read from the constructed layer. For other
-    layers `whole` returns them, also for parameters of other layers that are tied to this one."""
+    """Init: the rule for the start values of a parameter. Most inits write them with `fill`.
+
+    `of_layer`: the code of the layer sets the start values, and `fill` is not called. They are then the result of
+    `whole` or, for the layer of a plugin, read from the constructed layer."""
 
     of_layer: ClassVar[bool] = False
 
@@ -427,8 +427,9 @@ class Init(Component, ABC):
 
     @abstractmethod
     def fill(self, tensor: "torch.Tensor", draws: "Draws") -> None:
-        """Write the start values into `tensor` in place, on any device. Random ones come from `draws` only. `tensor`
-        may be some rows of a parameter of shape `draws.shape`, from row `draws.first_row` on."""
+        """Write the start values into `tensor` in place, on any device. `draws`: the only source of random numbers.
+        `tensor` is the whole parameter or a block of its rows: the parameter has the shape `draws.shape`, and row 0 of
+        `tensor` is its row `draws.first_row`."""
 
     def whole(self, seed: int, path: str) -> "torch.Tensor":
         """Return the start values of the whole parameter. Call it only if `of_layer`, and not for the layer of a

@@ -34,8 +34,8 @@ class Column(NamedTuple):
       bytes      whole files (bytes, or Pillow images; None where missing)
       MESSAGES   lists of objects, each list as a JSON text (str, None where missing)
       LISTS      lists of lists, of texts, or of different lengths, each as a JSON text (str, None where missing)
-    `shape` is the shape of one row's value. `num_values` is n if the source guarantees integers in 0..n-1 (token
-    ids)."""
+    `shape` is the shape of the value in one row, () for a single number or text. `num_values`: n if the source
+    guarantees that every value is an integer in 0..n-1 (token ids), else None."""
 
     name: str
     dtype: str
@@ -47,11 +47,11 @@ class Table(ABC):
     """Opened data source. Rows can be read by index, in any order, at any time, also in a forked process.
 
     columns             the columns by name, in the order of the file
-    left_out            the columns of the file that cannot be read, by name, each with the reason
+    left_out            for each column that cannot be read: its name and the reason
     files               the files that are read
-    blocks              the first row of each block (row group, record batch) that is read as a whole, then `num_rows`;
-                        None if a single row can be read alone
-    blocks_may_be_cut   a part of a block can be read for a part of the cost of the whole block
+    blocks              a block (row group, record batch) is always read as a whole. Index of the first row of each
+                        block, then `num_rows`; None if a single row can be read alone
+    blocks_may_be_cut   reading a part of a block costs only a part of the time of the whole block
     fingerprint         text that changes with the files, their sizes and dates; None: statistics of rows are not cached
     members             for a mixture: name and first row of each of its sources
     tables              for a mixture: the tables of its sources
@@ -84,18 +84,18 @@ class Table(ABC):
 
     @property
     def original(self) -> "Table":
-        """Table of the rows as they are in the files. It is this table itself, unless a pack (an installed package of
-        components) made this table from another one, for example tokens from texts."""
+        """Table of the rows as they are in the files. It is this table itself, unless this table was computed from
+        another one, for example tokens from texts."""
         return self
 
     def unread(self) -> "Iterator[tuple[str, str, str]]":
-        """Yield (name of the field, message, hint) for each field that ignores a part of the values in its columns,
-        such as keys of chat messages that its template does not use. The default yields nothing."""
+        """Yield a warning (name of the field, message, hint) for each field that ignores a part of the values in its
+        columns, such as keys of chat messages. By default there is none."""
         yield from ()
 
     def take_lists(self, names: "Sequence[str]") -> None:  # noqa: B027  most sources have no such lists
-        """Make `read` return the columns `names` with the dtype LISTS from now on, because a field accepts lists of any
-        length."""
+        """Let `read` return the columns `names` as lists of any length (the dtype LISTS) from now on. Called if a field
+        needs such lists."""
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
         """Return the uncompressed size of the columns in the files, in bytes, or None if it is unknown."""
@@ -110,8 +110,8 @@ class Table(ABC):
         return {name: values.reshape(len(starts), length, *values.shape[1:]) for name, values in read.items()}
 
     def lengths(self, column: str, rows: "np.ndarray") -> "np.ndarray":
-        """Return the length of the value of each of these rows in the column, without padding: (N,) int64. Only for
-        columns of fields with `buckets`."""
+        """Return the length of the value in each of the rows `rows`, (N,) int64. Padding does not count. Call it only
+        for columns of fields with `buckets` (lengths to which a batch is cut)."""
         raise NotImplementedError(column)
 
     def place(self, row: int) -> str:
@@ -223,8 +223,8 @@ class Tally(ABC):
 
 
 class Unit(NamedTuple):
-    """Conversion of a field's values to the unit of its columns: value * multiply + add. `multiply` and `add` have one
-    number for all elements of a row, or one number for each element of the flattened row."""
+    """Linear map that converts a field's values back to the unit of its columns: value * multiply + add. `multiply` and
+    `add` have one number for all elements of a row, or one number for each element of the flattened row."""
 
     multiply: tuple[float, ...]
     add: tuple[float, ...]
@@ -280,35 +280,36 @@ class Field(Component, ABC):
 
     @property
     def joined_by(self) -> str | None:
-        """Name of the recipe's key, such as `pack`, that makes one sample of the field from several rows. None if each
-        sample is one row."""
+        """Name of the key in the recipe that joins several rows of the table to one sample, such as `pack`. None if
+        each sample is one row."""
         return None
 
     @property
     def joined_alike(self) -> tuple[object, ...] | None:
-        """For a field with `joined_by`: the settings that all other fields of the recipe must have too, so that their
-        samples contain the same rows. None: the recipe can have no other field."""
+        """For a field with `joined_by` (several rows are joined to one sample): a value that all fields of the recipe
+        must have in common, so that they join the same rows. None: the recipe can have no other field."""
         return None
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """Lengths, ascending, to which the first dimension of a batch's values can be cut. Each batch is cut to the
-        smallest length that holds all its values. (): batches are never cut.
-        """
+        """Lengths, ascending, to which the values of a batch can be shortened in their first dimension. A batch is cut
+        to the smallest of these lengths that holds all its values, so only padding is removed. (): batches are never
+        cut."""
         return ()
 
     @property
     def pads(self) -> bool:
-        """True if shorter values are padded to the longest one with the number `padding()`."""
+        """True if the values of rows have different lengths and are padded to one length. `padding()` is the number
+        that is added."""
         return False
 
     def padding(self) -> int:
-        """Return the number with which shorter values are padded. Call it only if `pads`."""
+        """Return the number that is added to values that are too short. Call it only if `pads`."""
         raise NotImplementedError(self.type)
 
     def unread(self, columns: Sequence[Column], others: "Collection[str]") -> tuple[str, str] | None:
-        """Return a warning as (message, hint) if the table has a column that the recipe should give to this field but
-        does not, such as the tools of a chat; else None. `columns`: the columns that the field reads. `others`: the
+        """Return a warning (message, hint) about a column that this field does not read but probably should, such as
+        the tools of a chat. Return None if there is none. `columns`: the columns that the field reads. `others`: the
         names of all columns of the table."""
         return None
 
@@ -327,8 +328,8 @@ class Field(Component, ABC):
         return False
 
     def with_floats(self, dtype: DType, columns: Sequence[Column]) -> "Field":
-        """Return a copy whose floating-point values have the dtype `dtype`, which is that of the run's precision.
-        Return the field unchanged if its keys or the columns decide the dtype."""
+        """Return a copy of the field whose floating-point values have the dtype `dtype`. If the keys or the columns
+        decide the dtype, return the field unchanged. `dtype`: that of the run's precision."""
         return self
 
     def output_of(self, name: str) -> "Field":
@@ -354,7 +355,8 @@ class Field(Component, ABC):
     @property
     @abstractmethod
     def cut(self) -> slice | int | None:
-        """Rows of a window that the field uses: a slice, the index of one row, or None for all."""
+        """Rows of a window (a sample of several consecutive rows) that the field uses: a slice, the index of one row,
+        or None for all rows."""
 
     @abstractmethod
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
@@ -365,9 +367,9 @@ class Field(Component, ABC):
         """Return an accumulator for the statistics of the training rows, or None if the field needs no statistics."""
 
     def misreads(self, statistics: Mapping[str, object]) -> str | None:
-        """Return the reason why `statistics` do not belong to the numbers that this field makes, such as another
-        tokenizer. Return None if they do. `statistics`: those of an earlier run or of a plan, whose field has the same
-        values for the keys in `meaning`."""
+        """Return why numbers have another meaning in this field than in an earlier one, for example because of another
+        tokenizer. Return None if they have the same meaning. `statistics`: those of the earlier field, from a run or a
+        plan. Both fields have the same values for the keys in `meaning`."""
         return None
 
     @abstractmethod

@@ -35,8 +35,9 @@ class _DurationType:
         return {"type": "string", "pattern": rf"^\s*{_NUMBER}\s*({words})\s*$", "examples": list(self.examples)}
 
     def read(self, value: object) -> Duration | str:
-        """Return the Duration that a text describes, or the text itself for a field of a component. Raises the pydantic
-        errors `bare_duration` or `bad_duration`; their diagnostics are in `recipe/hints/pydantic_errors.py`."""
+        """Return the Duration that a text describes. A field of a component (`keeps_text`) gets it as text instead.
+        Raises the pydantic errors `bare_duration` and `bad_duration`, which `recipe/hints/pydantic_errors.py` turns
+        into diagnostics."""
         if isinstance(value, Duration):
             return value
         if isinstance(value, int | float) and not isinstance(value, bool):

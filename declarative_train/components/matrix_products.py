@@ -37,7 +37,7 @@ class Use(NamedTuple):
 
     @property
     def matrices(self) -> list[Weight]:
-        """Parameters with two or more dimensions."""
+        """Parameters of the layer that have two or more dimensions."""
         return [each for each in self.weights if len(each.shape) > 1]
 
     @property
@@ -46,9 +46,9 @@ class Use(NamedTuple):
         return any(self.graded.values()) or any(each.is_trained for each in self.weights)
 
     def each_matrix_for(self, spec: TensorSpec) -> list[Product]:
-        """Return one product for each parameter (out, *rest) of the layer with two or more dimensions. Each product has
-        2 * prod(rest) operations per element of `spec`, which is the result of a linear map or convolution, or the
-        input of a transposed convolution."""
+        """Return one product for each parameter of the layer with two or more dimensions, (out, *rest). A product has 2
+        * prod(rest) operations per element of `spec`. `spec`: the output of a linear map or convolution, or the input
+        of a transposed convolution."""
         sides = int(any(self.graded.values()))
         return [
             Product(2 * spec.num_elements * prod(each.shape[1:]), sides + each.is_trained) for each in self.matrices

@@ -18,17 +18,18 @@ InFlight = Literal["all", "one_forward_one_backward", "interleaved", "interleave
 
 @dataclass(frozen=True, slots=True)
 class PipelineSchedule:
-    """Pipeline schedule, a row of the table.
+    """Row of the table of pipeline schedules: what torch's schedule requires and how it behaves.
 
     torch_class       name of the class in `torch.distributed.pipelining.schedules`
     stages_per_rank   the smallest and the largest number of stages of a rank; None: no limit
-    is_v              the second half of the stages goes back over the ranks, so that the last stage is on rank 0
-    splits_backward   the backward is two actions, I for the gradients of inputs and W for those of weights. Then torch
-                      supports neither `compile` nor a module that is called twice in one stage
-    fills_first       every stage has a forward before the first backward, so a step needs a microbatch for each stage
-    in_rounds         microbatches go in rounds of equal size over the ranks
-    in_flight         formula for the number of microbatches that wait for their backward on a rank (`most_in_flight`)
-    """
+    is_v              stages go down the ranks and back again, so rank 0 has the first and the last stage
+    splits_backward   the backward is two actions: gradients of inputs, then gradients of weights. Then torch supports
+                      neither `compile` nor a module that is called twice in one stage
+    fills_first       a step must have at least as many microbatches as the pipeline has stages
+    in_rounds         microbatches are processed in rounds of about one microbatch per rank. All rounds of a step must
+                      have the same number of microbatches
+    in_flight         name of the formula in `most_in_flight`, for microbatches that wait for their backward on a
+    rank"""
 
     torch_class: str
     stages_per_rank: tuple[int, int | None]
@@ -53,8 +54,8 @@ class PipelineSchedule:
         return least <= num_stages and (most is None or num_stages <= most)
 
     def takes(self, num_microbatches: int, num_ranks: int, num_stages: int) -> bool:
-        """Return whether torch's schedule accepts this combination: how many microbatches a step has, how many ranks
-        and how many stages the pipeline has."""
+        """Return whether torch's schedule accepts a step of `num_microbatches` in a pipeline of `num_ranks` ranks and
+        `num_stages` stages."""
         if self.fills_first:
             return num_microbatches >= num_stages
         if self.in_rounds:
@@ -70,12 +71,12 @@ class PipelineSchedule:
         backward_s: float,
         weights_s: float,
     ) -> float:
-        """Return the seconds per step in which the slowest rank is idle, because the pipeline fills and drains. The
-        result is an upper bound if there are fewer microbatches than ranks (for zbv: fewer than twice as many).
+        """Return the seconds of a step in which the slowest rank is idle while the pipeline fills and drains. With
+        fewer microbatches than ranks (for zbv: fewer than twice as many), the result is an upper bound.
 
-        Each rank holds `num_chunks` stages. The times of all stages of a rank for one microbatch are `forward_s` for a
-        forward, `backward_s` for a backward, and `weights_s` for the part of the backward that computes the gradients
-        of weights."""
+        Each rank holds `num_chunks` stages. The times are for one microbatch and all stages of a rank: `forward_s` for
+        the forward, `backward_s` for the backward, and `weights_s` for the gradients of weights, a part of
+        `backward_s`."""
         both = forward_s + backward_s
         if num_microbatches < num_ranks:  # each round of stages waits until the round before has passed all ranks
             rounds = (num_ranks * num_chunks + num_microbatches - 1) / num_chunks
@@ -87,9 +88,9 @@ class PipelineSchedule:
         return (num_ranks - 1) * both / num_chunks
 
     def most_in_flight(self, rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> int:
-        """Return the largest number of forward results that a rank stores at the same time for their backwards: one for
-        each microbatch and each of its `num_chunks` stages. If the backward is split, results are stored until the
-        gradients of weights are computed."""
+        """Return the largest number of forward results that a rank stores at one time because their backwards have not
+        run. Each microbatch counts once for each of the `num_chunks` stages of the rank. If the backward is split, a
+        result is stored until the gradients of weights are computed."""
         in_a_round = num_microbatches // max(1, num_microbatches // num_ranks)
         most = {
             "all": num_chunks * num_microbatches,

@@ -55,8 +55,8 @@ class PluginComponent(Component):
 
     @classmethod
     def settle(cls) -> None:
-        """Compute the class attributes of the component that depend on other class attributes. It is called once, after
-        those have been set."""
+        """Compute those class attributes of the component that depend on other class attributes. It is called once,
+        when all others are set."""
 
     @classmethod
     def declare(cls, key: str, value: object) -> None:
@@ -87,8 +87,8 @@ class PluginComponent(Component):
 
 
 class Method(NamedTuple):
-    """Method that a user's class must have. `signature`: text for hints. `least`, `most`: limits on the number of
-    arguments after `self`."""
+    """Method that a user's class must have. `signature`: its first line, as hints show it. `least`, `most`: the
+    smallest and the largest number of arguments after `self` that it may have."""
 
     name: str
     signature: str
@@ -97,19 +97,20 @@ class Method(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """Kind of plugin component (loss, metric, field, ...), with the rules for the user's class.
+    """Kind of plugin component (loss, metric, field, ...), with the rules for the user's class. Classes outside of the
+    user's file are compared by the beginning of their dotted name.
 
-    bases      beginnings of the dotted names of base classes that make a class this kind
+    bases      a class that derives from one of these classes is a component of this kind
     adapter    dtrain's component class that calls the user's class, as `module.Class`
-    methods    alternatives: the class has one of these methods
+    methods    the class must have at least one of these methods
     ending     end of class names that is not part of the type: `SlackSink` has the type `slack`
     leads      number of first arguments of `__init__` that dtrain provides
-    needs      fields that the class must have
-    says       class attributes that are true or false
-    declares   class attributes whose values are given to `PluginComponent.declare`
-    required   methods that the class must have in any case
-    inherits   beginnings of the dotted names of base classes that already have the methods
-    refused    forbidden base classes: (beginning of their dotted names, message, hint)"""
+    needs      names that must be arguments of `__init__`
+    says       names of class attributes that must be true or false
+    declares   names of class attributes that are passed to `PluginComponent.declare`
+    required   methods that the class must have in addition to one of `methods`
+    inherits   base classes that already have all these methods
+    refused    base class that is an error, with message and hint"""
 
     bases: tuple[str, ...]
     adapter: str
@@ -198,7 +199,7 @@ KINDS = {
         ),
     ),
 }
-"""Adapters of plugin components, by the name of their kind in `recipe/validate.py`."""
+"""Kinds of plugin components, by the name that `recipe/validate.py` uses for the kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +242,9 @@ def read_plugin_components(path: str, text: str, *, may_import: bool) -> tuple[F
 
 
 def find_plugin_component(word: str, path: str, name: str) -> type[PluginComponent] | None:
-    """Return the component class that a plan names, or None if the plugin file does not have it. `word`: its kind.
-    `path`: path of the file. `name`: its type. Raises OSError, and ValueError if the file no longer passes the
-    checks."""
+    """Return the component class of a plugin file that a plan names, or None if the file does not have it. `word`: kind
+    of the component, such as `loss`. `path`: path of the file. `name`: type of the component. Raises OSError, and
+    ValueError if the file no longer passes the checks."""
     with open(path, encoding="utf-8") as file:
         found, problems = read_plugin_components(path, file.read(), may_import=True)
     if problems:

@@ -57,8 +57,9 @@ class PluginFile:
                 yield node
 
     def derives_just(self, node: ast.ClassDef, starts: tuple[str, ...], depth: int = 0) -> bool:
-        """Return whether the dotted names of all base classes that are outside of this file start with one of `starts`.
-        Base classes in this file are replaced by their own base classes."""
+        """Return whether a class has no other origin than `starts`: every base class from outside of this file has a
+        dotted name that begins with one of `starts`. If a base class is in this file, its own base classes are tested
+        instead."""
         bases = self.bases(node)
         return depth < _MOST_BASES and all(
             self.derives_just(self.classes[name], starts, depth + 1)
@@ -146,7 +147,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 class ArgumentFields(NamedTuple):
     """Arguments of `__init__` of a user's class, as pydantic fields. `lists`: names of the arguments that are annotated
-    as lists. `computed`: names of the arguments whose default is not a literal, so that it is unknown until the code
+    as lists. `computed`: names of the arguments whose default is an expression, which is unknown until the code
     runs."""
 
     fields: Mapping[str, Any]

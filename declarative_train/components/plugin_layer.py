@@ -83,8 +83,8 @@ class PluginLayer(Layer):
 
 
 class AsTheCodeDoes(Init):
-    """Init with the values that the constructor of a plugin's layer sets. `graph/initialise.py` constructs the layer,
-    and reads the values from it."""
+    """Init for the layer of a plugin: the start values are those that the user's constructor sets.
+    `graph/initialise.py` constructs the layer, and reads the values from it."""
 
     of_layer: ClassVar[bool] = True
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 class Candidates(NamedTuple):
     """Rows that a split may choose from, numbered 0..num_rows-1 in the order of the source.
 
-    num_total    the number of rows to which a fraction refers
-    read         function that returns the values of a column
-    shuffled     function that returns 0..n-1 in an order that depends only on the seed and the name of the set
+    num_total    number of rows of which a fraction is taken; it can be larger than `num_rows`
+    read         function that takes a column name and returns its values
+    shuffled     function that returns 0..n-1 in random order, which depends only on the seed and the name of the set
     by, sort     keys of `data.window`: the columns by which its rows are grouped and ordered; None if not set
     behind       fraction of the rows, at the end of the source, that belongs to later sets of the type `last`"""
 
@@ -39,9 +39,9 @@ class Draw(NamedTuple):
 class Split(Component, ABC):
     """Split: rule that chooses the rows of one set from the rows of the source.
 
-    `turn`: splits with a lower number choose first: by values (0), the last rows (1), random whole groups (2), random
-    single rows (3). Those with equal numbers choose in the order of the recipe. Random single rows are last because
-    they would break up groups."""
+    `turn`: the order in which splits choose, lowest first: sets defined by values or by their own source (0), the last
+    rows (1), random whole groups (2), random single rows (3). Splits with equal numbers choose in the order of the
+    recipe. Random single rows are last because they would break up groups."""
 
     turn: ClassVar[int]
     cuts_singly: ClassVar[bool] = False  # puts neighbouring rows in different sets, which breaks up windows
@@ -53,8 +53,8 @@ class Split(Component, ABC):
         return found if self.of is not None else {key: value for key, value in found.items() if key != "of"}
 
     def anywhere(self) -> "Split":
-        """Return a copy without the key `of`, which names one source of a mixture. The copy is used for the table of
-        that source alone."""
+        """Return a copy of the split without its key `of`, the name of one source of a mixture. The copy chooses rows
+        from the table of that source alone."""
         return self.model_copy(update={"of": None})
 
     @property
@@ -64,7 +64,7 @@ class Split(Component, ABC):
 
     @property
     def own_source(self) -> Dataset | None:
-        """Source from which all rows of the set come, or None if the rows are taken from the main source."""
+        """Source whose rows are all rows of the set. None if the set is taken from the rows of `data.source`."""
         return None
 
     @abstractmethod

@@ -19,16 +19,16 @@ def num_blocks(columns: int) -> int:
 
 
 def code_bytes(storage: StorageName, columns: int) -> int:
-    """Return how many bytes the values of a row of `columns` numbers take, without the scales of their blocks. In nf4
-    and int8 the last block is padded."""
+    """Return how many bytes the values of one row take in this storage format. The scales of blocks do not count.
+    `columns`: how many numbers the row has. In nf4 and int8 the last block is padded."""
     if storage == "bf16":
         return 2 * columns
     return num_blocks(columns) * BLOCK * CODE_BITS[storage] // 8
 
 
 def row_bytes(storage: StorageName, columns: int) -> int:
-    """Return how many bytes a row of `columns` numbers takes: its values and, in nf4 and int8, the scales of its blocks
-    in bfloat16 after them."""
+    """Return how many bytes one row of `columns` numbers takes in this storage format. In nf4 and int8, these are the
+    values and, after them, one scale in bfloat16 for each block."""
     scales = 0 if storage == "bf16" else num_blocks(columns) * SCALE_BYTES
     return code_bytes(storage, columns) + scales
 

@@ -24,10 +24,10 @@ class Motion(NamedTuple):
 class Transform(Component, ABC):
     """Transform: changes the images of a sample. Transforms are applied in the order of the list.
 
-    `on_numbers`: it changes float32 arrays (C, H, W). Other transforms change Pillow images with 8 bits per channel,
-    before the image becomes an array. `is_random`: it draws random numbers from (seed, epoch, sample, position in the
-    list), for the training set only. `of_pairs`: it mixes two samples of a training batch, after all other transforms.
-    `moves`: it moves points of the image, so masks and boxes are changed too; None: unknown."""
+    `on_numbers`: it changes float32 arrays (C, H, W). If False, it changes Pillow images with 8 bits per channel,
+    before they become arrays. `is_random`: it draws random numbers, and is applied in training only. They depend only
+    on (seed, epoch, sample, position in the list). `of_pairs`: it mixes two samples of a training batch, after all
+    other transforms. `moves`: it moves points of the image, so masks and boxes are changed too; None: unknown."""
 
     is_random: ClassVar[bool] = False
     on_numbers: ClassVar[bool] = False
@@ -60,8 +60,8 @@ class Transform(Component, ABC):
         return size
 
     def interval_after(self, interval: tuple[float, float], channels: int) -> tuple[float, float]:
-        """Return the range of the numbers in the result. `interval`: the range of the numbers in the image. `channels`:
-        the number of channels."""
+        """Return the interval that contains all numbers of a transformed image. `interval`: the interval of the image
+        before the transform. `channels`: its number of channels."""
         return interval
 
     @abstractmethod

@@ -43,8 +43,9 @@ features    an output element depends on the same feature of the inputs only, so
 
 @dataclass(frozen=True, slots=True)
 class ParameterCut:
-    """Cut of a parameter along dimension `dim`. The dimension consists of consecutive pieces of the sizes `pieces`, and
-    each rank holds an equal part of every piece. A fused `qkv` weight has three pieces, most parameters have one."""
+    """Division of a parameter along dimension `dim` over ranks. The dimension consists of consecutive pieces, and each
+    rank holds an equal part of every piece. `pieces`: their sizes. A fused `qkv` weight has three pieces, most
+    parameters have one."""
 
     dim: int
     pieces: tuple[int, ...]
@@ -52,11 +53,10 @@ class ParameterCut:
 
 @dataclass(frozen=True, slots=True)
 class NodeCut:
-    """Division of one node of the graph, or of one submodule of a node, over the ranks of the `tensor` or `expert`
-    axis.
+    """Division of a node of the graph, or of a submodule of a node, over the ranks of the `tensor` or `expert` axis.
 
-    `kind`: how it is divided. If `kind` is "", every rank has a whole copy, and `reason` says why. `sent`: for experts
-    in a model of a library, the number of elements per position that are sent to them."""
+    `kind`: how it is divided; "": not divided, so every rank has a whole copy. `reason`: why it is not divided. `sent`:
+    for experts in a model of a library, the number of elements per position that ranks send to the experts."""
 
     kind: CutKind | Literal[""]
     reason: str = ""
@@ -68,12 +68,12 @@ class LayerCut:
     """Division of a layer over the ranks of the `tensor`, `expert` or `context` axis.
 
     kind        how the layer is divided
-    parameters  the cut of each parameter that is cut, by name
-    summed      uncut parameters whose gradients must be summed over the ranks, because each rank uses the parameter for
-                a part of the features only
-    whole       for a layer that is divided by positions: the inputs and outputs that have no dimension of positions,
-                and so the same values on all ranks
-    parts       for a model of a library (kind "inside"): the division of each submodule that has parameters, by path"""
+    parameters  how each divided parameter is divided, by name; every rank has a copy of all others
+    summed      names of parameters that are not divided, but that each rank uses for a part of the features only, so
+                their gradients are summed over the ranks
+    whole       for a layer that is divided by positions: names of the inputs and outputs without a dimension of
+                positions; they have the same values on all ranks
+    parts       for a model of a library (kind "inside"): division of each submodule that has parameters, by path"""
 
     kind: CutKind
     parameters: dict[str, ParameterCut]
@@ -111,10 +111,11 @@ class RankCut:
         return tuple(length * self.size if dim == self.cut.dim else length for dim, length in enumerate(local))
 
     def blocks(self, local: Sequence[int], rows: range | None = None) -> Iterator[Block]:
-        """Yield the contiguous blocks of this rank's part, whose shape is `local`.
+        """Yield the blocks of the parameter that this rank holds, each contiguous in the undivided parameter. `local`:
+        shape of this rank's part.
 
-        `rows`: yield only these rows (dimension 0) of the part, because `fully_shard` divides the part further.
-        `Block.local` then counts from the first of these rows."""
+        `rows`: the rows (dimension 0) of the part for which blocks are yielded; None: all. `fully_shard` holds only
+        some rows of the part. `Block.local` counts from the first of these rows."""
         rows = range(local[0]) if rows is None else rows
         dim, held, before = self.cut.dim, 0, 0  # elements along `dim` in the local and in the whole tensor
         for piece in self.cut.pieces:

@@ -90,8 +90,8 @@ def install(extra: str) -> str:
 
 
 def extra_for(package: str) -> str | None:
-    """Return the shell command that installs `package` through dtrain's optional dependency group of the same name.
-    Return None if the package is already installed. The package is not imported."""
+    """Return the shell command that installs `package`, or None if it is already installed. The command installs dtrain
+    with the optional dependency group that has the name of the package. The package is not imported."""
     return None if find_spec(package) is not None else install(package)
 
 

@@ -131,8 +131,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return self.check_value(value)
 
     def check_call(self, function: Callable[..., Any], *given: object) -> None:
-        """Check the arguments of a call before the function runs and, for a method, its object. Raises TooCostly if one
-        of them is too large, or if the result would be too large."""
+        """Check a call before the function runs. Raises TooCostly if an argument, or the object whose method is called,
+        is too large, or if the result would be too large. `given`: the arguments."""
         receiver = getattr(getattr(function, "__wrapped__", function), "__self__", None)  # Jinja wraps `format`
         weighed = [each for each in (receiver, *given) if isinstance(each, str | list | tuple | dict | int)]
         self.check(weighed)
@@ -167,8 +167,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return self.check_value(super().call_binop(context, operator, left, right))
 
     def _check_growth(self, name: str, given: Sequence[Any]) -> None:
-        """Raise TooCostly if the function `name` would return a text that is too long for the arguments `given`. Only
-        functions that repeat, join or pad a text can do so."""
+        """Raise TooCostly if a call could return a text that is too long. `name`: name of the function. `given`: its
+        arguments. Only functions that repeat, join or pad a text are checked."""
         if name in _PADS and any(isinstance(each, int) and each > MAX_WIDTH for each in given):
             raise _too_wide()
         if name == "indent" and any(isinstance(each, str) and len(each) > MAX_WIDTH for each in given[1:]):

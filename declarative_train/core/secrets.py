@@ -21,11 +21,12 @@ T = TypeVar("T")
 
 
 class _UsedVariables:
-    """Record of the environment variables that recipes or plans have read, for the functions that mask their values.
+    """Record of the environment variables that recipes or plans have read. The functions of this module search their
+    values in texts.
 
-    `names`: a dict from value to variable, the longest value first. `pattern` matches any of these values; None if
-    there are none. `made`: texts that templates computed from a value and that do not contain the value. `num_reads`:
-    number of times that a variable was read."""
+    `names`: a dict from a value to the name of its variable, the longest value first. `pattern`: matches any of these
+    values; None if there are none. `made`: texts that templates computed from a value, and in which the value does not
+    occur. `num_reads`: how many times a variable was read."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -66,8 +67,8 @@ def list_variables() -> tuple[tuple[str, str], ...]:
 
 
 def variables_in(text: str) -> list[str]:
-    """Return the names of the recorded variables whose values occur in a text. If there are none, but the text contains
-    one that a template computed from a value, return [`a variable of the environment`]."""
+    """Return the names of the recorded variables whose values occur in a text. If there are none, but a template
+    computed a part of the text from such a value, return [`a variable of the environment`]."""
     found = [name for value, name in used_variables.names.items() if value in text]
     return found or ["a variable of the environment"] * any(each in text for each in used_variables.made)
 

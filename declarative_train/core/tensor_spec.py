@@ -23,10 +23,9 @@ FLOATING: frozenset[str] = frozenset({"float64", "float32", "bfloat16", "float16
 class TensorSpec:
     """Shape per sample (without the batch dimension 0), dtype, and range of the values of a tensor.
 
-    `num_values` is n if every value is an integer in 0..n-1 (token ids, class labels), else None. `bounds` is a range
-    that `num_values` cannot express: one interval for all values, or one interval for each entry of the last
-    dimension. If `bounds` is empty, the range is that of `num_values`, or unknown if `num_values` is None.
-    """
+    The range has two forms. `num_values`: n if every value is an integer in 0..n-1 (token ids, class labels), else
+    None. `bounds`: any other range, as one interval for all values or one for each entry of the last dimension. If
+    `bounds` is empty and `num_values` is None, the range is unknown."""
 
     shape: tuple[int, ...]
     dtype: DType = "float32"

@@ -57,8 +57,9 @@ def cache_folder(kind: str) -> str | None:
 
 
 def cache_path(kind: str, *parts: object, ending: str = "json") -> str | None:
-    """Return the path of a cache entry, which may not exist yet. Return None if there is no cache folder. `kind`: its
-    subfolder. `parts`: everything that the entry depends on. `ending`: the end of its name."""
+    """Return the path of a cache entry, which may not exist yet. Return None if there is no cache folder. `kind`: the
+    subfolder of the cache. `parts`: all values on which the entry depends; the file name is a hash of them. `ending`:
+    extension of the file name."""
     folder = cache_folder(kind)
     if folder is None:
         return None

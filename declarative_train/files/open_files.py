@@ -154,11 +154,11 @@ class OpenFiles(Generic[T]):
 
 
 def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Split row numbers of a table that consists of consecutive pieces, such as files.
+    """Group row numbers of a table by the piece, such as a file, that contains the row. The table consists of
+    consecutive pieces. `starts`: first row of each piece, then the number of all rows.
 
-    `starts`: first row of each piece, then the number of all rows. Yields, for each piece that has some of the `rows`:
-    the index of the piece, the indices of these rows in `rows`, and their row numbers within the piece.
-    """
+    Yields (piece, places, inside) for each piece that has some of the `rows`. `piece`: index of the piece. `places`:
+    indices of its rows in `rows`. `inside`: numbers of these rows, counted from the start of the piece."""
     import numpy as np
 
     piece_of = np.searchsorted(np.asarray(starts, np.int64), rows, side="right") - 1

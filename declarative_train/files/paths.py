@@ -28,9 +28,9 @@ class SourceError(Exception):
     """Error: a data source cannot be opened or read. It has a message, and data to find the position in the recipe.
 
     `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns, or plugin (an error in the
-    plugin's code). `name`: the name that was not found, and `known`: the names that exist instead. `path`: the path
-    that was not found. `below`: path in the recipe from the opened source to a source in it that failed, "" if the
-    opened source itself failed."""
+    plugin's code). `name`: the name that was not found. `known`: the names that exist instead. `path`: the path that
+    was not found. `below`: if a source inside a mixture failed, its position in the recipe below the mixture; else
+    ""."""
 
     below: str = ""
 

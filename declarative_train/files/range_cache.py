@@ -96,10 +96,12 @@ class Ranges:
         return [found[grain] for grain in range(first, last)]
 
     def _more(self, missing: Sequence[int], last: int, handles: dict[int, int]) -> list[int]:
-        """Return the indices of further grains (pieces of 64 KiB) to request together with the grains `missing`
-        (read-ahead). Return [] if reads are not sequential. `last`: end (exclusive) of the grains that were asked for.
-        `handles`: descriptors of the segments that this process has locked. Only missing grains of the last grain's
-        segment are returned, if it is locked."""
+        """Return the indices of further grains (pieces of 64 KiB) to request together with the grains `missing`: the
+        read-ahead of sequential reads. Return [] if reads are not sequential. The further grains are missing ones in
+        the segment (file of the cache) of the last requested grain. They are requested only if that segment is locked.
+
+        `last`: end (exclusive) of the grains that the caller reads. `handles`: descriptors of the segments that this
+        process has locked."""
         if not missing:
             return []
         least, most = _AHEAD

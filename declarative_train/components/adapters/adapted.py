@@ -101,8 +101,9 @@ class Adapted(Layer):
         return "it has adapters"
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the matrix products of the base layer and, for each adapter, two more: one with its down matrix and one
-        with its up matrix. Both multiply as many vectors as the weight that is adapted."""
+        """Yield the matrix products of a layer with adapters: those of the base layer, and two more for each adapter.
+        One is with the adapter's first matrix (down), the other with its second (up). Both multiply the same number of
+        vectors as the weight to which the adapter belongs."""
         own = [each for each in use.weights if is_added(each.name)]
         others = tuple(each for each in use.weights if not is_added(each.name))
         trains = Weight("adapters", (1,), bool(own))  # stands for the adapters: intermediate results need a gradient
@@ -124,8 +125,8 @@ def is_added(name: str) -> bool:
 
 
 def split_name(name: str) -> tuple[str, str | None]:
-    """Return (path of the linear map, name within the adapter) if `name` is a parameter of an adapter. Return (name,
-    None) for other parameters."""
+    """Return (path of the linear map, name within its adapter) if `name` belongs to a parameter of an adapter. Return
+    (`name`, None) for other parameters. `name`: name of the parameter in the layer or model."""
     at = f".{name}".find(ADDED)
     return (name, None) if at < 0 else (name[: max(at - 1, 0)], name[at:])
 

@@ -22,19 +22,19 @@ class Adapter(Component, ABC):
 
     @property
     def made_from(self) -> str | None:
-        """Folder of a saved adapter, with its settings and start values. None if the recipe defines the adapter; then
-        `with_folder`, `read_for` and `plan_weights` are not called."""
+        """Folder of a saved adapter, from which settings and start values are read. None if the recipe itself has the
+        settings; then `with_folder`, `read_for` and `plan_weights` are not called."""
         return None
 
     def with_folder(self, folder: str) -> Adapter:
-        """Return a copy of the adapter that reads the saved adapter in `folder`, an absolute path (`made_from`). Raises
-        PublishedError if the folder cannot be read."""
+        """Return a copy of the adapter with the absolute path `folder` as the folder of the saved adapter
+        (`made_from`). Raises PublishedError if the folder cannot be read."""
         raise NotImplementedError
 
     def read_for(self, scope: Any, path: str, rows: int) -> Adapter | None:
-        """Return the adapter that the folder `made_from` has for the linear map at `path` of the model, or None if it
-        has none for this map. `scope`: the model, a `Scope`. `rows`: number of outputs of the linear map. Raises
-        PublishedError."""
+        """Return the adapter for one linear map, with the settings in the folder `made_from`. Return None if the saved
+        adapter does not change this map. `path`: path of the linear map in the model. `rows`: its number of outputs.
+        `scope`: the model, a `Scope`. Raises PublishedError."""
         raise NotImplementedError
 
     def plan_weights(self, recipe: Any, lowered: Any, span: Span) -> tuple[Any, list[Diagnostic]]:
@@ -54,21 +54,21 @@ class Adapter(Component, ABC):
 
     @abstractmethod
     def init_of(self, parameter: str) -> Init:
-        """Return the init of the adapter's parameter of this name."""
+        """Return the init (rule for start values) of the adapter's parameter with the name `parameter`."""
 
     @abstractmethod
     def cut(self, weight: ParameterCut) -> LayerCut | str:
         """Return how the ranks of the `tensor` axis divide the adapter's parameters, or a text with the reason why they
-        cannot. `weight`: how the ranks divide the frozen weight. If the ranks must also compute differently, the module
+        cannot. `weight`: how the ranks divide the frozen weight. If division changes the computation too, the module
         has a method `divide(kind, ranks)` (`modules/divided_linear.py`)."""
 
     @abstractmethod
     def build(self, base: nn.Linear) -> nn.Module:
-        """Return a module that replaces `base`. It has the `weight` and `bias` of `base` and the adapter's parameters.
+        """Return a module that replaces `base`. It has the `weight` and `bias` of `base`, and the adapter's parameters.
 
-        If the module has a method `start_from_weights(path, given)`, dtrain calls it after all other parameters got
-        their start values. `path`: path of the module in the model. `given`: names in the model of those parameters of
-        the adapter that already have values."""
+        The module can have a method `start_from_weights(path, given)`, which computes start values from the weights.
+        dtrain calls it after all other parameters have their start values. `path`: path of the module in the model.
+        `given`: full names of the adapter's parameters that already have values."""
 
     @abstractmethod
     def merge(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:

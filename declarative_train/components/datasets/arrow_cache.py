@@ -120,9 +120,9 @@ def open_decompressed(path: str) -> Any:
 
 
 def convert(files: Sequence[str], kind: str, options: object, schema_of: Schema, batches: Batches) -> Table | None:
-    """Return the table of the Arrow file to which `files` are converted. The Arrow file is written if the cache does
-    not have it. Return None if there is no cache folder that can be written, or if the server of a file reports neither
-    date nor tag, so that a later change of the file could not be noticed. Raises SourceError.
+    """Return a table of `files`, read from an Arrow file in the cache. If the cache does not have this Arrow file, it
+    is written first. Return None if there is no cache folder that can be written. Return None also if the server of a
+    file reports neither date nor tag, because a later change of the file could not be noticed. Raises SourceError.
 
     `kind`: format of the files. `options`: keys of the source that change the rows. `schema_of`: function that returns
     the schema of all files. `batches`: function that reads the record batches of a file."""

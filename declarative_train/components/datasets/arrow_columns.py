@@ -279,8 +279,8 @@ class MemoryTable(Table):
             self._numpy.pop(name, None)
 
     def read_as_numbers(self, name: str) -> None:
-        """Convert a column of text to numbers if more than four fifths of its values are numbers or missing. The other
-        values are missing afterwards. If there are fewer numbers, the column stays text."""
+        """Convert the text column `name` to numbers, if more than four fifths of its values are numbers or missing.
+        Values that are not numbers become missing. Otherwise the column stays text."""
         import numpy as np
 
         values = self._column(name)
@@ -308,11 +308,11 @@ def _number(value: Any) -> float:
 
 
 def place_among(files: Sequence[str], starts: Sequence[int], gone: Mapping[str, Sequence[int]], row: int) -> str:
-    """Return where a row is, for messages: `row 12 of data/b.csv`. The number counts from 1 in the file, and includes
-    rows that were left out of the table.
+    """Return where a row is, for messages: `row 12 of data/b.csv`. The number counts all rows of the file from 1, also
+    those that the table leaves out.
 
-    `row`: index of the row in the table. `starts`: index in the table of the first row of each file. `gone`: a dict
-    from path to the rows of this file that were left out, counted from 0, ascending."""
+    `row`: index of the row in the table. `starts`: for each file, the index in the table of its first row. `gone`: a
+    dict from the path of a file to its rows that were left out, counted from 0, ascending."""
     from bisect import bisect_right
 
     position = bisect_right(starts, row) - 1
@@ -344,9 +344,9 @@ def _as_text(piece: Any, mixed: Sequence[str]) -> Any:
 
 
 def describe_all(schema: Any, first: Any) -> tuple[dict[str, Column], dict[str, str]]:
-    """Return two dicts for the columns of an Arrow schema: from name to column for those that can be read, and from the
-    name of each other one to the reason why not. `first`: function that takes the name of a column and returns one of
-    its values, or None if all are missing."""
+    """Return two dicts for an Arrow schema: the columns that can be read, by name; and, for every other column, the
+    reason why it cannot be read, by name. `first`: function that takes the name of a column and returns one of its
+    values, or None if all are missing."""
     columns: dict[str, Column] = {}
     left_out: dict[str, str] = {}
     for field in schema:
@@ -361,8 +361,8 @@ def describe_all(schema: Any, first: Any) -> tuple[dict[str, Column], dict[str, 
 
 
 def with_lists(columns: Mapping[str, Column], names: Sequence[str], schema: Any) -> dict[str, Column]:
-    """Return a copy of `columns` in which each column in `names` has the dtype LISTS, if its Arrow type is a list. Such
-    a column may have lists of different lengths. `schema`: Arrow schema of the columns."""
+    """Return a copy of `columns` in which the columns `names` have the dtype LISTS, for lists of different lengths.
+    Columns whose Arrow type is not a list stay unchanged. `schema`: Arrow schema of the columns."""
     import pyarrow as pa
 
     found = dict(columns)

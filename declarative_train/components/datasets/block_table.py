@@ -225,9 +225,9 @@ class Footers:
         return total
 
     def columns(self, first: Callable[[str], Any]) -> tuple[dict[str, Column], dict[str, str]]:
-        """Return two dicts: from name to column for the columns that can be read, and from the name of each other one
-        to the reason why not. `first`: function that takes the name of a column and returns one of its values, or None
-        if all are missing."""
+        """Return two dicts: the columns that can be read, by name; and, for every other column, the reason why it
+        cannot be read, by name. `first`: function that takes the name of a column and returns one of its values, or
+        None if all are missing."""
         from declarative_train.components.datasets.arrow_columns import describe_all
 
         if self._described is None:

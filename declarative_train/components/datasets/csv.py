@@ -177,10 +177,12 @@ class CsvDataset(FilesDataset):
         wider: dict[str, Any],
         heartbeat: Callable[[], None],
     ) -> tuple[str, str | None] | None:
-        """Return the column and the text of the first value in the file `path` that does not fit the type of its
-        column, or None if all values fit. `first`: path of the first file. `found`: types of the columns; the types
-        that are detected in this file are added to it. `wider`: types of some columns, which are used instead of those
-        in `found`. `heartbeat`: called after each block."""
+        """Return the first value in the file `path` that does not fit the type of its column, as (column, text). Return
+        None if all values fit.
+
+        `first`: path of the first file, whose columns this file must have. `found`: dict of the column types; the types
+        detected in this file are added to it. `wider`: column types that replace those in `found`. `heartbeat`: called
+        after each block."""
         import pyarrow as pa
 
         with self._open(path) as file, self._in_blocks(room, file, {}, []) as reader:
@@ -306,9 +308,11 @@ class CsvDataset(FilesDataset):
         return SourceError("unreadable", f"cannot read {format_path(path)}: {reason[:200]}")
 
     def _format_line(self, path: str, row: int) -> str:
-        """Return the line at which a row begins, as `line 12`. `row`: the number that pyarrow gives to the row. It
-        counts from 1, with the header, but without blank lines and line breaks in quotes. So the file must be read
-        again to find the line. If this fails, return the number of the row without the header, as `row 11`."""
+        """Return the line of the file at which a row begins, as `line 12`. To find it, the file is read again. If this
+        fails, return `row 11`, which counts from 1 without the header.
+
+        `row`: pyarrow's number of the row. It counts rows from 1, with the header. It differs from the line after a
+        blank line, or after a line break in quotes."""
         begin, left = 1, row
         most = csv.field_size_limit(_MOST_BLOCK)
         try:

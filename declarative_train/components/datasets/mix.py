@@ -21,7 +21,8 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
 def _read(value: Any) -> Any:
-    """Return the source that the dict `value` of a plan describes. Return any other value unchanged."""
+    """Return the source that the dict `value` of a plan describes. Return `value` unchanged if it does not describe a
+    source."""
     from declarative_train.components.datasets import DATASETS
 
     if isinstance(value, dict) and ("plugin" in value or value.get("type") in DATASETS):
@@ -39,8 +40,8 @@ class MixMember(Keys):
 
 
 class MixDataset(Dataset):
-    """Rows of several sources, mixed by weight. Among the first N samples of the training, for any N, the number of
-    samples of a source differs from its exact share by less than 2.
+    """Rows of several sources, mixed by weight. At any point of the training, the number of samples taken from a source
+    equals its weighted share of all samples taken so far, up to a difference of less than 2.
 
     An epoch has as many samples as all sources together. A source that is too small for its weight is repeated, each
     time in another order. The columns are those that all sources have. The sets of `data.split` are taken from each
@@ -170,8 +171,8 @@ class MixTable(Table):
         return found
 
     def _convert(self, columns: Sequence[str], read: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the values of one source by column, converted to the dtypes that the columns have in the mixture.
-        `read`: the values as they were read."""
+        """Return the columns that were read from one source, with the dtypes that they have in the mixture. `read`: a
+        dict from column to the values as they were read."""
         found = {}
         for name in columns:
             values, wanted = read[name], self.columns[name].dtype
@@ -198,8 +199,8 @@ def _list_block_starts(table: Table) -> np.ndarray:
 
 
 def _find_common_columns(tables: dict[str, Table]) -> tuple[dict[str, Column], dict[str, str]]:
-    """Return two dicts: from name to column for the columns that all tables have, and from the name of each other
-    column to the reason why it cannot be read. Raises SourceError if there is no common column."""
+    """Return two dicts: the columns that all tables have, by name; and, for every other column, the reason why it is
+    left out, by name. Raises SourceError if there is no common column."""
     columns: dict[str, Column] = {}
     names = dict.fromkeys(name for table in tables.values() for name in (*table.columns, *table.left_out))
     left_out: dict[str, str] = {}

@@ -74,10 +74,11 @@ class NpyDataset(FilesDataset):
 
 
 class StoredArray(NamedTuple):
-    """Array in a file, described by its header.
+    """Array in a file: its path, shape and dtype, and functions that load its values.
 
-    `read` returns the values, for an array that cannot be mapped. `mapped` returns the array as a view of the bytes of
-    the file. `check` compares these bytes with their checksum. `read` and `check` raise SourceError."""
+    `mapped` takes the bytes of the file, mapped into memory, and returns the array as a view of them. If it is None,
+    the file cannot be mapped, and `read` loads the values. `check`, if set, compares the mapped bytes with their
+    checksum. `read` and `check` raise SourceError."""
 
     path: str
     shape: tuple[int, ...]
@@ -94,9 +95,9 @@ class StoredArray(NamedTuple):
 class ArrayTable(Table):
     """Table whose columns are the arrays of one or several files, concatenated by rows.
 
-    `pieces`: for each file, a dict from name to array. A text in place of an array is the reason why the array cannot
-    be a column. An array is also left out if its length differs from that of most arrays of the file (a mean, a list of
-    names)."""
+    `pieces`: for each file, a dict from name to array. If an entry is a text, it is the reason why the array cannot be
+    a column. An array is left out if its number of rows differs from that of most arrays of its file, for example a
+    mean or a list of names."""
 
     def __init__(self, files: Sequence[str], pieces: Sequence[Mapping[str, StoredArray | str]]) -> None:
         self.files = tuple(files)
@@ -263,8 +264,9 @@ def _in_place(
     part: str | None,
     content: np.ndarray,
 ) -> np.ndarray:
-    """Return an array as a view of `content`, the bytes of a file. `begin`: index of the array's first byte. `part`:
-    name of one field of a structured array, which is then returned; None: the whole array."""
+    """Return an array as a view of a file's bytes, without a copy. `content`: all bytes of the file. `begin`: index of
+    the array's first byte. `part`: if the array is structured, the name of the one field to return; None: the whole
+    array."""
     flat = content[begin : begin + dtype.itemsize * TensorSpec(shape).num_elements].view(dtype)
     found = flat.reshape(shape, order=order)
     return found if part is None else found[part]

@@ -77,8 +77,8 @@ class PluginTable(Table):
         return {name: arrays[name] for name in columns}
 
     def _keep(self, arrays: Mapping[str, np.ndarray], numbers: np.ndarray) -> None:
-        """Cache the columns of `arrays` that have a single number per row, so that a label can be read later without
-        computing the image of its row again. `numbers`: the indices of the rows in `arrays`."""
+        """Store the columns of `arrays` that have one number per row in memory. Such a column, a label for example, can
+        then be read without computing the image of the row again. `numbers`: the indices of the rows in `arrays`."""
         for name in sorted(self._small):
             if name not in self._kept:
                 self._kept[name] = np.zeros(self.num_rows, self.columns[name].dtype)

@@ -61,8 +61,9 @@ def as_array(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
 
 
 def _fits(value: np.ndarray, is_strict: bool, wanted: np.dtype[Any]) -> bool:
-    """Return whether a column of dtype `wanted` can hold a value. `is_strict`: the user returned an array or tensor, so
-    the dtype of the value must be `wanted`. A Python number only has to fit into `wanted`."""
+    """Return whether a column of dtype `wanted` can hold a value. `is_strict`: the user's code returned an array or
+    tensor. Then its dtype must be `wanted`. Plain Python numbers only have to be of a suitable kind, and in the range
+    of `wanted` if it is an integer type."""
     if is_strict:
         return value.dtype == wanted
     if wanted.kind in "iu" and value.dtype.kind in "iu" and value.size:

@@ -29,8 +29,9 @@ def emit(
     """Add the calls of an expression to an fx graph, and return the fx node of the result. `names`: the fx node for
     each name in `expression.names`.
 
-    `draw(name, count)`: returns the callable to use for the random function `name`. `count`: how many random functions
-    come before it in this expression."""
+    `draw(name, number)`: function that returns the callable for a call of the random function `name`. `number`: how
+    many random calls come before this one in the expression. If `draw` is None, random functions are called like all
+    others."""
     num_drawn = itertools.count()
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
@@ -49,7 +50,7 @@ def emit(
 def infer(expression: Expression, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Return the result of an expression on real or meta tensors (B, ...). `tensors`: the tensor for each name. Raises
     ExpressionError, with the position of the operation, if an operation does not accept its tensors, or if its negative
-    `dim` means dimension 0, the batch."""
+    `dim` is dimension 0, which is the batch."""
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
         if operation.name == VECTOR:

@@ -44,8 +44,8 @@ _GROWING: dict[str, Callable[[float], float]] = {
 
 
 class KnownRange(NamedTuple):
-    """Known value ranges of a tensor. `columns`: one interval for all values, or one for each entry of the last
-    dimension. `shape`: shape of a sample, None if unknown."""
+    """Known value range of a tensor. `columns`: one interval for all values, or one for each entry of the last
+    dimension. `shape`: shape of one sample of the tensor, None if unknown."""
 
     columns: tuple[Interval, ...]
     shape: tuple[int, ...] | None = None
@@ -119,9 +119,8 @@ def _each(operation: Callable[[Interval], Interval], x: KnownRange) -> KnownRang
 
 
 def _keeps_columns(name: str, options: Mapping[str, object], x: KnownRange) -> bool:
-    """Return whether the operation `name`, such as `reshape`, keeps the last dimension of `x` and the order of
-    its entries. `options`: the arguments of the operation other than tensors.
-    """
+    """Return whether the result of an operation has the columns of `x`: the same last dimension, with its entries in
+    the same order. `name`: the operation, such as `reshape`. `options`: its arguments other than tensors."""
     sizes, dim = options.get("shape", options.get("size")), options.get("dim")
     if name == "unsqueeze":
         return x.shape is not None and isinstance(dim, int) and dim not in (-1, len(x.shape) + 1)

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
 
 def vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
-    """Return the numbers as a tensor along the channel dimension of `like`, which is (B, ..., D) or (B, C, H, W, ...).
-    The result has the dtype of `like` if that can represent the numbers. Raises ValueError if `like` has no dimension
-    besides the batch, or if it has several channels but not as many as there are numbers."""
+    """Return a tensor of the numbers `values`, one per channel, that broadcasts with `like`. The channels of `like` are
+    dimension 1 of (B, C, H, W, ...), else the last dimension.
+
+    The dtype is that of `like` if it can represent the numbers. Raises ValueError if `like` is (B,), or if it has
+    several channels but not as many as there are numbers."""
     import torch
 
     dim = 1 if like.ndim >= 4 else -1

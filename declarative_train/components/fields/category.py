@@ -208,8 +208,10 @@ def _find_missing(values: np.ndarray) -> np.ndarray:
 
 def _look_up(values: np.ndarray, lacks: np.ndarray, vocabulary: Sequence[Any], unknown: int | None) -> np.ndarray:
     """Return the class number of each value: its index in the vocabulary, or -1 if it is not there. `lacks`: true where
-    a value is missing. `unknown`: class number for values that are not in the vocabulary; indices from this number on
-    are increased by one, so that no other value has it."""
+    a value is missing.
+
+    `unknown`: class number that is reserved for values outside of the vocabulary; None: no number is reserved. Indices
+    from `unknown` on are increased by one, so that no value of the vocabulary has this number."""
     import numpy as np
 
     if values.dtype == object:

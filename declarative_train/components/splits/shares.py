@@ -73,9 +73,9 @@ class LastSplit(Split):
         return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
 
     def _ends(self, size: int, behind: float) -> tuple[int, int]:
-        """Return begin and end of the set among `size` rows. `behind`: fraction of the rows that belongs to the sets
-        after this one. Ends are counted from the last row and rounded, so the end of a set is the begin of the next
-        one."""
+        """Return begin and end of this set among `size` rows in order. `behind`: fraction of the rows that later sets
+        take from the end. Both positions are rounded in the same way in all sets, so the end of a set is the begin of
+        the next one."""
         return size - min(size, round(size * (behind + self.fraction))), size - min(size, round(size * behind))
 
 
@@ -92,9 +92,9 @@ def sort_order(values: np.ndarray) -> np.ndarray:
 
 
 def group_order(rows: Candidates) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row indices in an order in which the rows of each group are contiguous, and the sizes of the groups.
-    The key `by` of the window makes the groups. Within a group, rows are ordered by the window's key `sort`, else as in
-    the source."""
+    """Return the row indices sorted by group, and the number of rows of each group. The groups are the values of the
+    window's key `by`; without it, all rows are one group. Within a group, rows are sorted by the window's key `sort`
+    or, without it, stay in the order of the source."""
     import numpy as np
 
     order = np.arange(rows.num_rows) if rows.sort is None else sort_order(rows.read(rows.sort))
@@ -162,8 +162,9 @@ class StratifiedSplit(Split):
         return (self.column,)
 
     def choose(self, rows: Candidates) -> np.ndarray:
-        """Return the indices of the chosen rows: the same fraction of the rows of each value. How many rows that is for
-        each value is rounded by largest remainder, with random ties, so that the total is the fraction of all rows."""
+        """Return the indices of the chosen rows: the same fraction of the rows of each value. The numbers of rows are
+        rounded such that their total is the rounded fraction of all rows. The values with the largest remainders are
+        rounded up; chance decides between equal remainders."""
         import numpy as np
 
         if not rows.num_rows:

@@ -1,8 +1,8 @@
 """Base of transforms that mix each sample of a training batch with another one, its partner (mixup).
 
-Positions 2k and 2k + 1 of an epoch's order are partners. Both are in one microbatch of one rank (the size of a
-microbatch is even), so every layout mixes the same samples. The random shares and boxes depend only on (seed, epoch,
-sample, position in the list of transforms).
+The samples at positions 2k and 2k + 1 in the order of an epoch are partners. Both are in one microbatch of one rank,
+because microbatches have even sizes. So every layout mixes the same samples. All random numbers depend only on (seed,
+epoch, sample, position in the list of transforms).
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ class PairTransform(Transform, ABC):
         acts: np.ndarray,
         key: int,
     ) -> dict[str, torch.Tensor]:
-        """Return the image fields and the labels (R, ...) by name. The rows for which `acts` (R,) is true are mixed
-        with the same rows of `partners`. `fields`: names of the image fields. `numbers` (R,): index of the sample in
-        each row. `key`: key of this transform. The random numbers depend only on `numbers` and `key`."""
+        """Return the image fields and the labels (R, ...) by name, after mixing. Row i is mixed with row i of
+        `partners` if `acts[i]` is true, else it is unchanged. `fields`: names of the image fields. `numbers` (R,):
+        index of the sample in each row. `key`: key of this transform. The random numbers depend only on `numbers` and
+        `key`."""
 
     def _shares(self, numbers: np.ndarray, acts: np.ndarray, key: int) -> np.ndarray:
         import numpy as np

@@ -29,8 +29,9 @@ class Fix(NamedTuple):
     """Edit of the recipe's text that corrects a mistake.
 
     `safe`: the plan provably stays the same or, if an error prevents a plan, no other correction is possible.
-    `replaces`: the word, bare or in quotes, that the text at the span must be. If the text is another one, because a
-    template, an option or an alias produced the value, the edit is not made (see `fixes.locate_fixes`)."""
+    `replaces`: the word that the edit replaces. The edit is made only if the text at the span is this word, bare or in
+    quotes. The text is another one if a template, an option or an alias produced the value (see
+    `fixes.locate_fixes`)."""
 
     span: Span
     replacement: str
@@ -42,8 +43,9 @@ class Diagnostic(NamedTuple):
     """Mistake in a recipe. `message` begins in lower case and says what was found and what was expected. `help` is one
     hint, without the word `help`.
 
-    `fixes` are applied together or not at all. `rests_on`: the part of the recipe (`data.fields`, `all files`) that the
-    check needs. If that part could not be read, this diagnostic is dropped, because another one already reports it."""
+    `fixes` are applied together or not at all. `rests_on`: the part of the recipe that the check had to read, such as
+    `data.fields` or `all files`. If this part could not be read, the diagnostic is dropped, because the part has a
+    diagnostic of its own."""
 
     code: str
     severity: Severity

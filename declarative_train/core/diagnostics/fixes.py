@@ -50,11 +50,8 @@ class _Edit:
 
 
 def locate_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> list[Diagnostic]:
-    """Return the diagnostics with the exact spans of their fixes: if a fix replaces a word, its span becomes the span
-    of this word in the text.
-
-    If the text has another word there, all fixes of the diagnostic are removed.
-    """
+    """Return the diagnostics with exact spans of their fixes. If a fix replaces a word (`Fix.replaces`), its span
+    becomes that of the word in the text. If the text has another word there, the diagnostic loses all its fixes."""
     lines = {path: Lines(path, text) for path, text in texts.items()}
     return [_locate_fixes_of(each, lines) if any(fix.replaces for fix in each.fixes) else each for each in diagnostics]
 
@@ -110,11 +107,12 @@ def fix_until_stable(
     *,
     unsafe: bool = False,
 ) -> FixResult:
-    """Apply fixes and check the edited texts with `lint`, until no fix is left. `lint`: function that takes a dict from
-    path to text and returns diagnostics. `unsafe`: also apply fixes that are not safe.
+    """Apply fixes and check the edited texts, until no fix is left. Return the edited texts and the fixed diagnostics.
+    `lint`: function that checks texts (a dict from path to text) and returns diagnostics. `unsafe`: also apply fixes
+    that are not safe.
 
-    An edit is undone if its diagnostic remains, or if the text can no longer be read. The last call of `lint` is for
-    the returned texts."""
+    If a diagnostic remains after its edits, or the edits make YAML errors, they are undone. The last call of `lint` is
+    for the returned texts."""
     texts, found, fixed = dict(texts), list(diagnostics), list[Diagnostic]()
     before, hopeless, alone = dict(texts), set[_Key](), False
     for _ in range(MOST_PASSES):
@@ -141,8 +139,9 @@ def _key(diagnostic: Diagnostic) -> _Key:
 
 
 def _is_worse(fixed: Iterable[Diagnostic], before: Iterable[Diagnostic], after: Iterable[Diagnostic]) -> bool:
-    """Return whether edits did harm: a diagnostic of `fixed` is at least as frequent in `after` as in `before`, or
-    there are more YAML errors (codes Y) in `after`. More YAML errors are allowed if `fixed` has one."""
+    """Return whether edits failed: a diagnostic of `fixed` did not become less frequent, or there are more YAML errors
+    (codes Y) than before. More YAML errors are allowed if `fixed` has one. `fixed`: the diagnostics that the edits
+    should remove. `before`, `after`: all diagnostics before and after the edits."""
     old, new = Counter(map(_key, before)), Counter(map(_key, after))
     if any(new[_key(each)] >= old[_key(each)] for each in fixed):
         return True

@@ -29,9 +29,8 @@ def arrange(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics without those that only follow from a value that could not be read: a diagnostic is
-    removed if its span is on one line and contains this value. The diagnostic that says that the value could not be
-    read is kept."""
+    """Return the diagnostics without those that only follow from a value that could not be read. A diagnostic follows
+    from such a value if its span is on one line and contains the value. The diagnostic of the value itself is kept."""
     everything = list(diagnostics)
     broken: dict[str, list[Span]] = {}
     for diagnostic in everything:
@@ -41,8 +40,8 @@ def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def _is_echo(diagnostic: Diagnostic, broken: Iterable[Span]) -> bool:
-    """Return whether the span of a diagnostic is on one line and contains one of the spans `broken`, which are the
-    positions of values that could not be read."""
+    """Return whether a diagnostic only follows from a value that could not be read: its span is on one line and
+    contains such a value. `broken`: the spans of the values that could not be read."""
     span = diagnostic.span
     if span.line != span.end_line:
         return False
@@ -55,8 +54,9 @@ def _is_echo(diagnostic: Diagnostic, broken: Iterable[Span]) -> bool:
 
 
 class Selection(NamedTuple):
-    """Prefixes of the codes to show (`selected`; empty: all) and to hide (`ignored`). The longest prefix of a code
-    decides. If two are equally long, the code is hidden."""
+    """Choice of the diagnostics to show, by prefixes of their codes. `selected`: prefixes to show; empty: all.
+    `ignored`: prefixes to hide. If a code has prefixes in both, the longer prefix decides; if both are equally long,
+    the code is hidden."""
 
     selected: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()

@@ -36,8 +36,8 @@ _ORDER = ["Finds", "Why", "Bad", "Good"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Manual page of a diagnostic code. `finds` and `why`: one paragraph each. `bad` and `good`: examples in YAML.
-    `page`: the whole docstring."""
+    """Manual page of a diagnostic code, parsed from a docstring. `finds` and `why`: one paragraph each. `bad` and
+    `good`: examples in YAML. `page`: text of the whole docstring."""
 
     code: str
     name: str
@@ -50,11 +50,11 @@ class Rule:
 
 
 def read_rules(tables: Mapping[Path, Mapping[str, str]]) -> dict[str, Rule]:
-    """Return the manual pages of all packages, by code. `tables`: a dict from the folder `checks` of a package to its
-    table RULES, which maps a code to `module.function` or `module`.
+    """Return the manual pages of all diagnostic codes. `tables`: for each folder `checks` of a package, its table
+    RULES. RULES maps a code to the place of its docstring, `module.function` or `module`.
 
-    Raises ValueError, which means a mistake in dtrain, if a page does not have the form that this module's docstring
-    describes, or if a code is in two tables."""
+    Raises ValueError if a page does not have the form that this module's docstring describes, or if a code is in two
+    tables. Both are mistakes in dtrain itself."""
     rules: dict[str, Rule] = {}
     for folder, table in tables.items():
         trees: dict[str, ast.Module] = {}

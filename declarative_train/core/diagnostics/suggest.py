@@ -53,12 +53,12 @@ def hint_on_path(span: Span, path: str) -> str:
 def suggest_fix(
     span: Span, name: str, known: Iterable[str], *, closed: bool = False, taken: Collection[str] = ()
 ) -> tuple[Fix, ...]:
-    """Return the edit that replaces `name` by the nearest name in `known`, or () if none is near. `taken`: names
-    already in use at this position, which are not suggested.
+    """Return the edit that replaces `name` by the most similar name in `known`, or () if none is similar. `taken`:
+    names already in use at this position, which are not suggested.
 
-    `closed`: `known` is the whole vocabulary of the language. Then a typing error of one letter can have only one
-    meaning, and the edit is safe. An edit to a name that a user chose is never safe, because another name may be
-    missing."""
+    `closed`: True if `known` has all names that exist, such as the keys of a section. Then an obvious typing error has
+    only one correction, and the edit is safe. False if users choose the names. Then the edit is never safe, because the
+    name may be right and its definition missing."""
     names = sorted(known)
     close = nearest(name, names)
     if close is None or close in taken:
