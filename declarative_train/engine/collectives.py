@@ -141,19 +141,21 @@ class Ranks(Collective):
 
 class MeshPosition:
     """Position of this rank on the plan's mesh, and the groups of ranks to which it belongs. Each group includes this
-    rank.
+    rank. `pipeline`, `expert`, `context` and `tensor` are None without this axis.
 
-    `world`      all ranks
-    `data`       the ranks that differ from this one only in the rows of the batch that they read, in the order of the
-                 rows; `dp_rank` is this rank's index among them, `data_ranks` are their ranks in `world`
-    `pipeline`   the ranks with the other stages of this pipeline; None without this axis
-    `expert`     the ranks with the other experts; `same_experts`: the ranks with copies of this rank's experts
-    `context`    the ranks with other positions of the same rows; None without this axis
-    `tensor`     the ranks with the other parts of each divided layer; None without this axis
-    `items`      the ranks with other rows or other positions of the batch, over which valid items are counted
-    `sums`       the ranks over which losses, metrics and counts are summed
-    `mesh`       torch's mesh, with the plan's names of axes; only for layouts in which torch needs a mesh
-    `is_traced`  the step runs on tensors without memory, which DistributedDataParallel does not support
+    `world`         all ranks
+    `data`          the ranks that differ from this one only in the rows that they read, in the order of the rows
+    `dp_rank`       index of this rank in `data`
+    `data_ranks`    the ranks of `data`, as numbers in `world`
+    `pipeline`      the ranks with the other stages of this pipeline
+    `expert`        the ranks with the other experts
+    `same_experts`  the ranks with copies of this rank's experts
+    `context`       the ranks with other positions of the same rows
+    `tensor`        the ranks with the other parts of each divided layer
+    `items`         the ranks with other rows or other positions of the batch, over which valid items are counted
+    `sums`          the ranks over which losses, metrics and counts are summed
+    `mesh`          torch's mesh, with the plan's names of axes; only for layouts in which torch needs a mesh
+    `is_traced`     the step runs on tensors without memory, which DistributedDataParallel does not support
     """
 
     def __init__(self, layout: LayoutPlan, device: torch.device, *, is_traced: bool = False) -> None:
@@ -203,8 +205,9 @@ class MeshPosition:
         return self._mesh
 
     def _join_experts(self, layout: LayoutPlan) -> DeviceMesh:
-        """Return a mesh of the data-parallel axes in which `shard` and `expert` are one axis, called `shard`.
-        Parameters other than experts are sharded over it."""
+        """Return a mesh in which the axes `shard` and `expert` are joined to one axis, called `shard`. The axis
+        `replicate` stays, if the layout has it. All parameters except those of experts are sharded over the joined
+        axis."""
         from torch.distributed.device_mesh import DeviceMesh
 
         axes = tuple(axis for axis in DATA_AXES if layout.has(axis))
@@ -217,9 +220,9 @@ class MeshPosition:
         return DeviceMesh.from_group([copies, shards], device, ranks, mesh_dim_names=("replicate", "shard"))
 
     def _join(self, layout: LayoutPlan, along: Sequence[Axis]) -> tuple[Alone | Ranks, Sequence[int]]:
-        """Return the collective over the ranks that differ from this one only in their positions on the axes `along`.
-        Also return these ranks as numbers among all ranks of the run. Axes that the mesh does not have are ignored. If
-        it has none of them, the result is this rank alone."""
+        """Return the collective of the ranks that have the same position as this one on all axes except `along`, and a
+        list of these ranks, as numbers among all ranks of the run. Axes that the mesh does not have are ignored. If it
+        has none of `along`, the only such rank is this one."""
         axes = tuple(axis for axis in along if layout.has(axis))
         if not axes:
             return Alone(), (self.world.rank,)

@@ -36,9 +36,9 @@ _NEVER = -1
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """Devices that all ranks use. `kind`: kind of device. `notice`: message for the user if they are not those of the
-    layout, or None. `indices`: for each rank, the index of its GPU among those that the rank sees; (): the indices in
-    the plan."""
+    """Devices that all ranks use. `kind`: kind of device. `notice`: message for the user, if the devices are not those
+    of the layout; otherwise None. `indices`: GPU index for each rank, among the GPUs that this rank sees; if it is
+    empty, the indices in the plan apply."""
 
     kind: Literal["cuda", "cpu", "mps"]
     notice: str | None = None

@@ -61,9 +61,9 @@ class Driver(Protocol):
     def buffers(self) -> Sequence[torch.Tensor]: ...
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
-        """Run forward and backward of the chunks of step number `step`; gradients accumulate in the parameters. Return
-        for each chunk (the rows of one forward) the sums of the L loss terms. `factors`: numbers by which the terms are
-        multiplied before they are added to the loss."""
+        """Run forward and backward of each chunk (the rows of one forward) in step number `step`. Gradients accumulate
+        in the parameters. Return for each chunk the sums of the L loss terms, without the factors. `factors`: the
+        number by which each term is multiplied before the backward."""
 
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
         """Run the forward of a batch without gradients. Return all values that losses and metrics read, by name; None
@@ -262,8 +262,8 @@ class Engine:
 
 
 def _make_context(plan: Plan, built: BuiltModel, position: MeshPosition, device: torch.device) -> RankContext:
-    """Return this rank's RankContext, with process groups for layers that mix samples across ranks. Every rank creates
-    all groups, also those for layers of other pipeline stages, because all ranks of a group must create it together."""
+    """Return this rank's RankContext. It has process groups for layers that mix samples across ranks. Every rank
+    creates the groups for the layers of all pipeline stages, because all ranks of a group must create it together."""
     if plan.layout.is_one_process:
         return RankContext()
     groups = make_process_groups(find_group_spans(plan, built.whole, device), position.data_ranks, make_group)

@@ -94,10 +94,10 @@ class PeerFailure(Exception):  # noqa: N818 (as RunFailure)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Report of the failure of one rank. `stage`: its pipeline stage, or None. `step`: its optimizer step; None if it
-    was not in a step. `is_peer_loss`: the failure is only a consequence of another rank's exit. `is_ours`: the failure
-    is a bug of this project or a plugin, for which the traceback helps more than the message. `repeats`: it would
-    happen again after a restart."""
+    """Report of the failure of one rank. `stage`: pipeline stage of the rank, or None. `step`: the optimizer step in
+    which it failed, or None outside of steps. `is_peer_loss`: the rank failed only because another rank exited.
+    `is_ours`: the cause is a bug of this project or a plugin, so the user needs the traceback. `repeats`: the failure
+    would happen again after a restart."""
 
     rank: int
     stage: int | None
@@ -301,9 +301,9 @@ _OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # errors that co
 
 
 def describe_silent_ranks(failures: Sequence[Failure], num_ranks: int) -> str | None:
-    """Return a sentence that names the ranks without a report in `failures`, which hang or were killed. Return None if
-    there are none, or if nothing was reported. Also return None if a report says more than that the connection to
-    another rank was lost, because then the reporting rank is the cause."""
+    """Return a sentence that names the silent ranks: they wrote no report, because they hang or were killed. Return
+    None if no rank is silent, or if `failures`, the reports of the others, is empty. Also return None if one of the
+    reports gives another cause than a lost connection, because then that cause explains the failure of the run."""
     silent = sorted(set(range(num_ranks)) - {failure.rank for failure in failures})
     if not (failures and silent and all(failure.is_peer_loss for failure in failures)):
         return None

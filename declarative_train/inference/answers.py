@@ -24,8 +24,8 @@ Columns = dict[str, "np.ndarray | list[str]"]
 
 @dataclass(frozen=True, slots=True)
 class PredictedOutputs:
-    """Choice of the outputs to predict. `meanings`: for each output that is converted to columns, what it predicts (a
-    class, a number). `as_they_are`: names of the outputs that are not converted."""
+    """Outputs of the model to predict. `outputs`: names of all of them. `meanings`: for each output that is converted
+    to columns, what it predicts (a class, a number). `as_they_are`: names of the outputs that are not converted."""
 
     outputs: tuple[str, ...]
     meanings: tuple[Meaning, ...]
@@ -80,8 +80,8 @@ def probabilities(one: Meaning, output: torch.Tensor) -> torch.Tensor:
 
 
 def in_unit(one: Meaning, output: torch.Tensor) -> torch.Tensor:
-    """Return an output (N, *items), which has N rows of one or several values, in the unit of the target's columns, as
-    float64."""
+    """Return an output as float64 in the unit of the target's columns, for example without normalisation. `output`: (N,
+    *items), one or several values for each of N rows. `one`: the meaning of the output."""
     found = output.double().exp() if one.kind == "count" else output.double()
     if one.unit is None:
         return found

@@ -224,8 +224,8 @@ OriginBatch = tuple[Batch, "Sequence[Origin] | _LazyOrigins"]
 
 
 class _Shares(Protocol):
-    """Interface of a function that yields one rank's share of the batches: every `num`-th one, beginning with the batch
-    of index `first`. With each batch it yields the origins (file and row) of the batch's rows."""
+    """Interface of a function that returns the batches of one rank: every `num`-th batch, beginning with the batch of
+    index `first`. Each batch comes with the origins (file and row) of its rows."""
 
     def __call__(self, first: int, num: int) -> Iterable[OriginBatch]: ...
 
@@ -325,8 +325,8 @@ def _set_of(trained: Trained, wanted: str | None) -> str:
 
 
 def _compare_num_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
-    """Return a notice if the run's own evaluations used another number of samples of the set `name` than `num_samples`.
-    The values then differ from those in the log. Otherwise return []."""
+    """Return a notice, as a list, if the run's own evaluations of the set `name` used another number of samples than
+    `num_samples`: then the values differ from those in the log. Otherwise return []."""
     evaluation = trained.plan.evaluation
     if evaluation is None or name not in (*evaluation.sets, *evaluation.final_sets):
         return []
@@ -365,8 +365,8 @@ def _with_origins(batches: EvaluationBatches, prepared: PreparedSet, first: int,
 
 
 def _batches_of_rows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
-    """Return a function that yields the batches of new rows, converted to fields as in the run. It can be called only
-    once. `data`: paths, globs or URLs, or `-` for standard input. `size`: rows per batch."""
+    """Return a function that yields the batches of new rows, converted to fields as in the run. The function can be
+    called only once. `data`: paths, globs or URLs, or `-` for standard input. `size`: rows per batch."""
     rows = open_input(data, trained.plan.data.source, names=columns_of_folder(trained.plan.data))
     specs = [trained.fields[name] for name in _fields_read(trained)]
     shown = [name for name in rows.names[:_MOST_VALUES] if name not in rows.large]

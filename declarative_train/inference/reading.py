@@ -46,9 +46,9 @@ def open_input(
     """Return the rows of files, of a folder of images, or of a csv on standard input. `paths`: paths, globs or URLs,
     which are read in order; `-` is standard input. Raises UsageError and InputError.
 
-    `source`  the run's `data.source`: it gives the format where the file name does not, and the dialect of csv
+    `source`  the run's `data.source`; it gives the format if the file names do not, and the dialect of csv
     `title`   name of a single csv in messages
-    `names`   new names for some columns of a folder or of image files
+    `names`   a dict from columns of a folder or of image files to new names
     """
     given = [paths] if isinstance(paths, str) else list(paths)
     titled = title
@@ -98,8 +98,8 @@ def _open_table(
 
 
 def _kind_of_folder(folder: str, source: Mapping[str, object]) -> str | None:
-    """Return the type of source that can read a folder, by the endings of its files. If no ending is known, return the
-    type of the run's `source`, or None if this type cannot read folders."""
+    """Return the type of source that can read the files in a folder. The first file with a known ending decides. If no
+    file has one, return the type of the run's `source` if this type reads folders, otherwise None."""
     known = endings_in_folders()
     for _, _, names in os.walk(folder):
         for name in names:
@@ -167,8 +167,8 @@ def spool_stdin() -> str:
 def _table_input(
     table: Table, files: Sequence[str], title: str, *, is_array: bool = False, called: Mapping[str, str] | None = None
 ) -> Input:
-    """Return the rows of an opened table as an Input. `title`: its name in messages. `is_array`: each file has a single
-    array, which is the only column. `called`: new names for some columns."""
+    """Return the rows of an opened table as an Input. `title`: name of the table in messages. `is_array`: each file has
+    a single array, which is the only column. `called`: a dict from columns of the table to new names."""
     columns_by_name = {name: name for name in table.columns} | {new: old for old, new in (called or {}).items()}
     for old, new in (called or {}).items():
         if old != new:
@@ -201,6 +201,6 @@ def _place_in(table: Table, start: int, row: int) -> str:
 
 
 def _column_to_read(names: Sequence[str], asked: str, is_array: bool) -> str:
-    """Return the name of the column to read where the run's plan names the column `asked`. If the files have a single
-    array (`new.npy`), it is the name of this array, otherwise `asked` itself."""
+    """Return the name of the column in the new files that replaces the column `asked` of the run. It is `asked` itself,
+    except for files with a single array (`new.npy`, `is_array`): there it is the name of this array, `names[0]`."""
     return names[0] if is_array and len(names) == 1 else asked

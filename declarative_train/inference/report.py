@@ -20,10 +20,10 @@ class ClassScores:
 
 @dataclass(frozen=True, slots=True)
 class WorstSample:
-    """Sample with a large error. `place`: its file and row, as text. `row`: values of its columns. `loss`: negative
-    log-probability of the target or, for numbers, distance to the target in its unit; of several items, their mean.
-    `probability`: that of the predicted class or, for yes/no, that of yes; None for numbers and for samples with
-    several items."""
+    """Sample with a large error. `place`: its file and row, as text. `row`: values of its columns. `loss`: for classes
+    and yes/no, the negative log-probability of the target; for numbers, the distance to the target, in the target's
+    unit. If the sample has several items, `loss` is their mean. `probability`: that of the predicted class, or of yes;
+    None for numbers and for samples with several items."""
 
     place: str
     loss: float
@@ -59,7 +59,7 @@ class Comparison:
     note: str = ""
 
     def line(self, own: float | None = None) -> str:
-        """Return the comparison as one line of text. `own`: value of the trained model, which is added; None: not
-        added."""
+        """Return the values as one line of text. `own`: value of the trained model, which the line shows as `this
+        model`; None: it shows only the simple models."""
         shown = self.values if own is None else {**self.values, "this model": own}
         return f"{self.metric}: {', '.join(f'{name} {value:.3f}' for name, value in shown.items())}"

@@ -374,8 +374,9 @@ def _of_yes(name: str, table: np.ndarray) -> ClassScores:
 
 
 def _average_precision(scores: np.ndarray, answers: np.ndarray) -> float:
-    """Return the average precision: the mean over all positive items of the precision among the items with at least the
-    same score. `answers`: whether each item is positive. The result is nan if all items are positive, or none."""
+    """Return the average precision of scores. For each positive item, the precision is the share of positives among the
+    items whose score is not lower than its own. The result is the mean of these values. `answers`: whether each item is
+    positive. The result is nan if all items are positive, or none."""
     if not answers.any() or answers.all():
         return float("nan")
     below = np.searchsorted(np.sort(scores), scores, side="left")

@@ -59,7 +59,8 @@ class _ReadColumns(NamedTuple):
 
 def csv_input(files: Sequence[str], title: str, source: Mapping[str, object], titled: str | None = None) -> Input:
     """Return the rows of csv files. The dialect is that of the run's `source` if this is a csv, otherwise the default.
-    `title`: name of the whole input in messages. `titled`: name of a single file in messages; None: its path."""
+    If the first file is a `.tsv`, values are separated by tabs. `title`: name of all files together in messages.
+    `titled`: name of a single file in messages; None: the path of each file."""
     own = dict(source) if source.get("type") == "csv" else {"type": "csv"}
     if files[0].lower().endswith(".tsv"):
         own["delimiter"] = "\t"
@@ -155,8 +156,8 @@ def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, 
 
 
 def _is_plain(block: bytes) -> bool:
-    """Return whether every line end in a block of csv is certain to end a row. That is so if the block has no quotes,
-    and no carriage return without a line feed."""
+    """Return whether a block of csv can be split at line ends without parsing. This is so if it has no quotes, within
+    which a line end belongs to a value, and no carriage return without a line feed."""
     return b'"' not in block and block.count(b"\r") == block.count(b"\r\n")
 
 

@@ -126,8 +126,8 @@ class Trained:
         return classes_of(self.plan, self.fields[field])
 
     def unit(self, field: str) -> Unit | None:
-        """Return the factors (multiply, add) that convert the values of a field to the values of its columns; None if
-        both are equal."""
+        """Return the numbers (multiply, add) that convert a value of the field to a value of its column: value *
+        multiply + add. Return None if both values are equal."""
         return unit_of(self.fields[field])
 
     @property

@@ -163,15 +163,16 @@ class WindowSamples:
 
 
 def _rows_taken(part: FieldReader, length: int) -> np.ndarray:
-    """Return the positions in a window that a field reads, as an array (K,), or as a 0-d array if it is a single one.
-    `length`: rows per window."""
+    """Return which rows of a window a field reads, as positions in the window: an array (K,), or a 0-d array if the
+    field reads a single row. `length`: rows per window."""
     cut = part.cut
     return np.asarray(cut % length if isinstance(cut, int) else np.arange(length)[cut])
 
 
 def _arrange_windows(table: Table, window: WindowSpec, order: RowOrder, span: int) -> tuple[SetRows, np.ndarray]:
-    """Return the rows in the order in which windows use them, and the positions (N,) in this order at which the windows
-    begin. `order`: order of the rows within a group. `span`: rows per window."""
+    """Return the rows of the table in the order in which windows use them: group by group, sorted within each group.
+    Also return the positions in this order at which the N windows begin, (N,). `order`: order of the rows within a
+    group. `span`: rows per window."""
     runs = make_windows(RowRange(0, table.num_rows), WindowSpec(1, 1, window.by, window.sort), order)
     rows, single = runs
     sizes = np.diff(single.counts)

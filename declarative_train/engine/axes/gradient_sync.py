@@ -50,9 +50,10 @@ def norm_of_parts(
     whole: Sequence[torch.Tensor],
     group: Ranks,
 ) -> torch.Tensor:
-    """Return the norm of all gradients of a model whose layers are divided over the ranks `group`, bitwise equal on all
-    of them. `norm`: function that returns the norm of given gradients. `parts`: gradients of divided parameters, of
-    which each rank has its own part. `whole`: gradients that are equal on all ranks of `group`."""
+    """Return the norm of all gradients of a model whose layers are divided over the ranks `group`. The result is
+    bitwise equal on all these ranks. `norm`: function that returns the norm of given gradients. `parts`: this rank's
+    gradients of divided parameters, which differ between the ranks. `whole`: gradients of undivided parameters, which
+    are equal on all the ranks, and count once."""
     total = torch.stack([norm(each).double().square() for each in (parts, whole) if each])
     if whole:
         total[-1] /= group.size

@@ -132,9 +132,9 @@ class PipelineDriver:
         return self._runner.forward_path.by_name(chunk, outputs)
 
     def _schedule_for(self, chunk: Chunk) -> Any:
-        """Return the schedule for the length of a chunk (the rows of one forward), which is the same on all ranks of
-        the pipeline. torch's stages have fixed shapes, so each length bucket has its own stages and schedule. Only the
-        stages in use have receive buffers."""
+        """Return torch's schedule for the length of the samples in `chunk`. The length is the same on all ranks of the
+        pipeline. torch's stages have fixed shapes, so each length bucket has its own stages and its own schedule. The
+        receive buffers of the other buckets' stages are freed."""
         level = self._levels[chunk.tensors[self._length_name].shape[1]] if self._length_name else 0
         if level != self._level:
             for stage in self._stages.get(self._level, ()):
@@ -170,9 +170,10 @@ class PipelineDriver:
         )
 
     def _make_examples(self, level: int, stage: int, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
-        """Return tensors without values that have the shapes and dtypes of a stage's outputs on this rank. torch would
-        otherwise run the stage on uninitialised memory to find the shapes. `level`: index of the length bucket.
-        `stage`: index of the stage; -1 (before the first stage) has no outputs."""
+        """Return the outputs of a stage for one microbatch on this rank as tensors on the meta device. They tell torch
+        the shapes and dtypes; without them, it would run the stage on uninitialised memory. `level`: index of the
+        length bucket. `stage`: index of the stage; for -1 (before the first stage) the result is empty. `dtypes`:
+        dtypes of the outputs."""
         shapes = pipeline_of(self._plan).output_shapes[level][stage] if stage >= 0 else ()
         return tuple(
             torch.empty(
@@ -183,14 +184,15 @@ class PipelineDriver:
 
 
 class RunningStage(PipelineStage):
-    """torch's pipeline stage with two changes, and with methods for its receive buffers. In an evaluation, two methods
-    that expect a backward do nothing, because schedules in which a rank has two stages would fail there. Gradients are
-    made contiguous before they are sent, as gloo and NCCL require; those of a `permute` or a mean are not."""
+    """torch's pipeline stage with two changes, and with methods for its receive buffers. First, two methods that expect
+    a backward do nothing in an evaluation: otherwise schedules in which a rank has two stages would fail there. Second,
+    gradients are made contiguous before they are sent, because gloo and NCCL require it. The gradient of a `permute` or
+    a mean, for example, is not contiguous."""
 
     @property
     def received(self) -> list[Any]:
-        """torch's records of the tensors that this stage receives. Attribute `buffer` of a record is the receive
-        buffer."""
+        """torch's records of the values and gradients that this stage receives from other stages. The attribute
+        `buffer` of a record is the tensor into which they are received."""
         kept = (each for table in (self.args_recv_info, self.grad_recv_info) for each in table.values())
         return [info for infos in kept for info in infos if isinstance(getattr(info, "buffer", None), torch.Tensor)]
 
@@ -216,7 +218,9 @@ class RunningStage(PipelineStage):
 
 
 class StageForward:
-    """Forward of one stage. In a step it must be called for the microbatches in order, as every schedule does."""
+    """Forward of one pipeline stage: it seeds the random generators, runs the stage's module, and converts its outputs
+    to the dtypes that torch expects. In a step, the forward must be called for the microbatches in order, as every
+    schedule does."""
 
     def __init__(self, runner: StepRunner, stage: int, piece: Stage, plan: Plan) -> None:
         self.stage = stage
@@ -272,9 +276,9 @@ def bind_stages(plan: Plan, built: BuiltModel, runner: StepRunner) -> list[Stage
 
 
 def keep_parameters(module: nn.Module) -> None:
-    """Make `module.parameters()` always return the current parameters, even while half-precision copies replace them in
-    the module (`step/precision.py`). Schedules that split the backward call this method to find the tensors that need
-    gradients."""
+    """Make `module.parameters()` always return the parameters that the module has now. In a step, half-precision copies
+    replace them in the module (`step/precision.py`), but the gradients accumulate in the parameters. Schedules that
+    split the backward call `parameters()` to find the tensors that need gradients."""
     found = list(module.parameters())
     module.parameters = lambda recurse=True: iter(found)  # type: ignore[method-assign]
 
@@ -362,8 +366,8 @@ def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
 
 
 def find_length_buckets(plan: Plan) -> tuple[str, dict[int, int]]:
-    """Return the name of a field with length buckets, and a dict from its length on one rank to the index of the length
-    bucket. Without length buckets, return "" and {}."""
+    """Return the name of a field with length buckets, and a dict from length to index of the length bucket. The length
+    is that of the field on one rank: the axis `context` divides it. Without length buckets, return "" and {}."""
     name, buckets = next(iter(buckets_of(plan.data).items()), ("", ()))
     context = plan.layout.context
     size = plan.layout.size("context") if context is not None and name in context.names else 1
@@ -377,9 +381,10 @@ def input_dtypes(plan: Plan, stage: int) -> list[torch.dtype]:
 
 
 def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
-    """Return the dtypes of the values that the stage with index `stage` sends or, in the last stage, of the model's
-    outputs. `piece`: the stage's graph. The model's outputs have the dtype of the parameters: a loss would convert half
-    precision anyway, and torch 2.11 compares the dtypes of the outputs with the stage's `output_args`."""
+    """Return the dtypes of the outputs of the stage with index `stage`. They are the values that it sends to the next
+    stage; in the last stage, they are the model's outputs. `piece`: the stage's graph. Floating-point outputs of the
+    model have the dtype of the parameters, also in half-precision runs: a loss would convert them anyway, and torch
+    2.11 compares their dtypes with the stage's `output_args`."""
     if stage + 1 < pipeline_of(plan).num_stages:
         return input_dtypes(plan, stage + 1)
     wide = torch.float64 if plan.training.precision == "fp64" else torch.float32

@@ -83,12 +83,12 @@ def average_in_bf16(ranks, bucket):  # type: ignore[no-untyped-def]  # torch com
 
 
 def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
-    """Before the first step, run a backward in which all gradients are 0. After it, all steps sum gradients in the same
-    order, also in a resumed run.
+    """Run one backward before the first step, in which all gradients are 0. Its purpose is that all steps, also those
+    of a resumed run, sum gradients over the ranks in the same order.
 
-    torch reorders its buckets of gradients after the first backward. The position of a gradient in a bucket decides in
-    which order three or more ranks are summed. In this backward the last parameter's gradient comes first, roughly as
-    in a real one."""
+    torch puts its buckets of gradients into another order after the first backward. The position of a gradient in a
+    bucket decides in which order three or more ranks are summed. In this backward the last parameter's gradient comes
+    first, roughly as in a real one."""
     model = wrapped.module
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     forward, model.forward = model.forward, lambda zero: torch.stack([item.sum() for item in trained]).sum() * zero
@@ -103,9 +103,9 @@ def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
 def average_gradients(
     gradients: Iterable[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None = None
 ) -> None:
-    """Average gradients over ranks, in place. They are joined to buckets, because a few large messages are faster than
-    many small ones. While one bucket is sent, the next one is filled and the previous one is copied back. `dtype`:
-    dtype of the messages; None: that of the gradients."""
+    """Average gradients over ranks, in place. The gradients are joined into buckets, because a few large messages are
+    faster than many small ones. While one bucket is sent, the next one is filled, and the averages of the previous one
+    are copied into the gradients. `dtype`: dtype of the messages; None: that of the gradients."""
     under_way: deque[Callable[[], None]] = deque()
     for bucket in buckets(gradients):
         under_way.append(_begin_average(bucket, ranks, dtype))
@@ -140,8 +140,8 @@ def buckets(gradients: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 def _begin_average(
     bucket: Sequence[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None
 ) -> Callable[[], None]:
-    """Start to average a bucket. Return a function that waits for the result and copies it into the gradients. `dtype`:
-    dtype of the message; None: that of the gradients."""
+    """Start to average the gradients in `bucket` over `ranks`. Return a function that waits for the averages and copies
+    them into the gradients. `dtype`: dtype of the message; None: that of the gradients."""
     whole = torch.cat([gradient.reshape(-1) for gradient in bucket]).to(dtype or bucket[0].dtype)
     end = ranks.begin_sum_(whole)
 

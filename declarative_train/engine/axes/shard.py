@@ -75,9 +75,10 @@ def _find_experts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
 def find_gather_groups(
     model: nn.Module, units: tuple[str, ...], sharding: ShardingPlan
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield the groups of modules whose parameters fully_shard gathers together, each with its argument
-    `reshard_after_forward`. `units`: names of the model's repeated blocks. Parameters in no group belong to the root
-    module. So do tied parameters, because a group could not free a parameter that another group still uses."""
+    """Yield (modules, `reshard_after_forward`) for each group of modules whose parameters fully_shard gathers together.
+    The second value is fully_shard's argument for the group. `units`: names of the model's repeated blocks. `sharding`:
+    the plan's further groups. Parameters in no group belong to the root module, and so do tied parameters: a group
+    could not free a parameter that another group still uses."""
     for unit in units:
         if unit not in sharding.shared:
             yield from _make_group(model, (unit,), sharding.reshard)

@@ -157,9 +157,9 @@ class Replicas:
         return made
 
     def _strip_parameters(self, module: nn.Module, device: torch.device) -> list[list[tuple[nn.Module, str]]]:
-        """Move a replica to its CUDA device without its parameters, which each forward copies from the first replica.
-        Return, for each parameter, a list of the (module, attribute) pairs at which the copy is set. On the CPU, do
-        nothing and return []."""
+        """Move a replica to its CUDA device, but remove its parameters: each forward copies them from the first
+        replica. Return a list for each parameter: the (module, name) pairs at which a forward sets the copy. On the
+        CPU, do nothing and return []."""
         if not self._on_cuda:
             return []
         places: dict[int, list[tuple[nn.Module, str]]] = {id(parameter): [] for parameter in self._parameters}
@@ -173,9 +173,10 @@ class Replicas:
 
 
 def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) -> list[Callable[..., Any]]:
-    """Return functions that call `calls` under autocast with the dtype of the current thread, in whichever thread they
-    run. Autocast settings belong to a thread. `parallel_apply` passes on to its threads that autocast is on, but not
-    the dtype, so that bfloat16 would become float16. `device_type`: kind of device, such as "cuda"."""
+    """Return functions that call `calls` under autocast with the dtype that autocast has in the current thread. Call
+    this before `parallel_apply`, which runs functions in other threads. Its threads learn that autocast is on, but not
+    the dtype, so that bfloat16 would become float16. `device_type`: kind of device, such as "cuda". If autocast is off,
+    return `calls` unchanged."""
     if not torch.is_autocast_enabled(device_type):
         return list(calls)
     dtype = torch.get_autocast_dtype(device_type)
@@ -191,8 +192,8 @@ def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) ->
 
 
 class ReplicaSum(Collective):
-    """Collective over the replicas of this process. `sum` takes the value of the first replica and adds `others`, which
-    is the sum over the other replicas."""
+    """Collective over the replicas of this process. `others`: sum of the values of all replicas but the first. `sum`
+    takes the value of the first replica and returns the sum over all of them."""
 
     def __init__(self, others: torch.Tensor) -> None:
         self._others = others
@@ -205,9 +206,9 @@ class ReplicaSum(Collective):
 
 
 def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -> Callable[[], Collective | None]:
-    """Return a function that collects the running statistics of a step from all replicas but the first (`replicas`).
-    Call it after each step. It returns a ReplicaSum, which adds them to the statistics of the first replica, or None if
-    no layer has running statistics. `device`: device of the sum."""
+    """Return a function that must be called after each step. It takes the step's running statistics from `replicas`,
+    all replicas but the first, and sums them. It returns a ReplicaSum, which adds this sum to the statistics of the
+    first replica; None if no layer has running statistics. `device`: device of the sum."""
 
     def parts(module: nn.Module) -> list[Any]:
         return [

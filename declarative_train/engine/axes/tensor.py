@@ -64,9 +64,9 @@ def divide(built: BuiltModel, cuts: Cuts, position: MeshPosition) -> None:
 
 
 def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> None:
-    """Make a layer that is not divided (`part`) gather or split tokens. `tokens`: whether the layer reads and writes
-    all tokens or only those of this rank. A layer that computes every token by itself, and reads and writes only this
-    rank's, is not changed."""
+    """Add hooks to an undivided layer, `part`, which gather or split the tokens of its input and output as the plan
+    says. `tokens`: says for the input and for the output whether this rank has all tokens or only its own. No hook is
+    needed if the rank has only its own tokens in both, and the layer computes each token separately."""
     if tokens.writes == "joined":
         part.register_forward_hook(lambda _, inputs, output: ranks.gather_tokens(output))
         return
@@ -78,8 +78,9 @@ def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> No
 
 
 def _convert_all(part: nn.Module, ranks: TensorRanks, *, reads: bool, writes: bool) -> None:
-    """Add hooks to a layer. `reads`: gather the tokens of all ranks for the layer's inputs. `writes`: keep only this
-    rank's tokens of the layer's output."""
+    """Add hooks to a layer that computes with all tokens. `reads`: its input has only this rank's tokens, so a hook
+    gathers those of all ranks. `writes`: its output shall have only this rank's tokens, so a hook removes the
+    others."""
     if reads:
         part.register_forward_pre_hook(
             lambda _, inputs: tuple(
@@ -92,10 +93,10 @@ def _convert_all(part: nn.Module, ranks: TensorRanks, *, reads: bool, writes: bo
 
 
 def divide_losses(objective: Objective, cuts: Cuts, position: MeshPosition) -> None:
-    """Divide classification losses over the ranks of the `tensor` axis. These are the losses whose input, the scores,
-    is divided by class: each rank has the scores of some classes, and the loss on a rank then expects only these.
-    `cuts`: how the plan divides layers, parameters and outputs over ranks. `position`: this rank's position on the
-    mesh."""
+    """Divide classification losses over the ranks of the `tensor` axis. The input of such a loss is a tensor of scores,
+    and each rank has the scores of some of the classes. Afterwards the loss module on a rank expects only these scores.
+    Other losses are not changed. `cuts`: how the plan divides layers, parameters and outputs over ranks. `position`:
+    this rank's position on the mesh."""
     for term, module in zip(objective.terms, objective.modules, strict=True):
         if term.input in cuts.outputs:
             module.divide(_tensor_ranks(position))  # type: ignore[operator]
@@ -107,9 +108,10 @@ def _tensor_ranks(position: MeshPosition, tokens: TokenCut | None = None) -> Ten
 
 
 def sync_parts(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
-    """Return a GradientSync like `sync`, whose `reduce` also sums some gradients over the ranks of the `tensor` axis:
-    those of undivided parameters for which each rank computed only a part of the gradient. Its `norm` counts each
-    parameter once. `built`: this rank's part of the model. `position`: this rank's position on the mesh."""
+    """Return a GradientSync like `sync`, but with other functions `reduce` and `norm`. `reduce` also sums gradients
+    over the ranks of the `tensor` axis, if each rank computed only a part of the gradient although the parameter is not
+    divided. `norm` counts each parameter once. `built`: this rank's part of the model. `position`: this rank's position
+    on the mesh."""
     cuts, group = plan.layout.cuts, position.tensor
     assert cuts is not None
     assert group is not None

@@ -44,8 +44,9 @@ class CheckpointEntry:
         return sum(int(record["size_bytes"]) for record in self.manifest["files"].values())
 
     def share(self, part: int, num_parts: int) -> CheckpointEntry:
-        """Return a copy of this entry that has only the files which rank `part` of `num_parts` ranks checks: every
-        `num_parts`-th file."""
+        """Return a copy of this entry that has only some of the files: every `num_parts`-th one, beginning with the
+        file of index `part` in the order of names. So `num_parts` ranks divide the check of a checkpoint: rank `part`
+        checks these files."""
         names = sorted(self.manifest["files"])[part::num_parts]
         return CheckpointEntry(self.step, self.path, {"files": {name: self.manifest["files"][name] for name in names}})
 
@@ -162,9 +163,9 @@ class CheckpointStore:
         return None, reasons
 
     def retain(self, keep: int, best_step: int | None) -> list[str]:
-        """Remove all checkpoints, also unfinished and damaged ones, that are older than the newest `keep` complete
-        ones. That of `best_step` stays. Return the removed paths. Only the first call reads the existing manifests,
-        which are large if there are many ranks."""
+        """Keep the newest `keep` complete checkpoints and that of `best_step`. Remove all checkpoints that are older
+        than these `keep`, also unfinished and damaged ones, and return the removed paths. Only the first call reads the
+        manifests of existing checkpoints, because they are large if there are many ranks."""
         if self._complete is None:
             self._complete = {entry.step for entry in self.entries()[0]}
         newest = sorted(self._complete, reverse=True)[: max(keep, 1)]

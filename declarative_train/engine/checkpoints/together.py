@@ -37,11 +37,12 @@ MOST_WRITERS = 1024  # of a checkpoint, because rank 0 plans the writing of all
 
 @dataclass(frozen=True, slots=True)
 class NodeGroups:
-    """gloo groups for messages that are collected on each node (machine) before they are sent to other nodes.
+    """gloo groups of ranks. Messages are first collected on each node (machine), and then sent to other nodes.
 
     `node`    group of the ranks of this node; None: all ranks
     `first`   the rank of this node that communicates with other nodes
-    `firsts`  group of the `first` ranks of all nodes; None on all other ranks, with one node, and in groups for reading
+    `firsts`  group of the `first` ranks of all nodes. It is None on all other ranks, if there is only one node, and in
+              groups that are only for reading
     """
 
     first: int = 0
@@ -95,9 +96,9 @@ ALONE = SavingGroups()
 
 
 def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> SavingGroups:
-    """Return this rank's SavingGroups; all ranks must call this. `background`: a thread saves while training continues,
-    and needs groups of its own. `by_rank_0`: with `background`, rank 0 writes everything, so that no groups are needed
-    for writing."""
+    """Return this rank's SavingGroups. All ranks must call this. `background`: a thread saves while training continues,
+    so it needs groups of its own. `by_rank_0`: with `background`, rank 0 writes the whole checkpoint, and no group is
+    made for writing; without `background`, it has no effect."""
     limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
     num_ranks, rank, writers = len(layout.ranks), distributed.get_rank(), choose_writers(layout)
     reading = make_node_groups(layout, range(num_ranks), None, limit, writes=False)
@@ -109,8 +110,9 @@ def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> Sav
 
 
 def choose_writers(layout: LayoutPlan) -> list[int]:
-    """Return the ranks that write a checkpoint, rank 0 among them. Ranks with copies of the same data share the work.
-    There are at most `MOST_WRITERS`, or the ranks of one copy of the model if these are more."""
+    """Return the ranks that write a checkpoint, rank 0 among them. They are all ranks if `MOST_WRITERS` allows so many:
+    ranks with copies of the same data share the work. Otherwise they are the ranks of the first copies of the model
+    (axis `replicate`), at least of one copy."""
     replicas = layout.size("replicate")
     kept = max(1, MOST_WRITERS * replicas // len(layout.ranks))
     return [row.rank for row in layout.ranks if row.coordinates.get("replicate", 0) < kept]
@@ -119,10 +121,10 @@ def choose_writers(layout: LayoutPlan) -> list[int]:
 def make_node_groups(
     layout: LayoutPlan, members: Sequence[int], everyone: ProcessGroup | None, limit: timedelta, *, writes: bool
 ) -> NodeGroups:
-    """Return the NodeGroups of the ranks `members`, which must all call this. `everyone`: an existing group of these
-    ranks, which is used if there is only one node. `limit`: time limit of messages. `writes`: also make the group
-    `firsts`. This group is made last, because torch names a group by its ranks and by the number of groups that a rank
-    already has."""
+    """Return the NodeGroups of the ranks `members`; all of these ranks must call this. `everyone`: an existing group of
+    these ranks, which is used if they are on one node; None: the group of all ranks. `limit`: time limit of messages.
+    `writes`: also make the group `firsts`. That group is made last, because torch names a group by its ranks and by the
+    number of groups that a rank already has."""
     nodes: dict[int, list[int]] = {}
     for rank in members:
         nodes.setdefault(rank // layout.gpus_per_node, []).append(rank)
@@ -146,11 +148,13 @@ def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
 def collect(
     store: CheckpointStore, step: int, nodes: NodeGroups, retry: Retry, files: Rows, numbers: dict[str, float]
 ) -> tuple[Rows, Rows, dict[str, float]]:
-    """Return on rank 0 what the manifest contains: a table of files, a table of lists of files, and the optimizer's
-    state that is not tensors (plain numbers). Return three empty dicts on other ranks. `files`: sizes and checksums of
-    the files that this rank wrote. `numbers`: this rank's part of the plain numbers, by name. With several nodes, the
-    first rank of each node writes a list of the node's files into the checkpoint, and the manifest refers to these
-    lists. Raises PeerFailure if another node cannot write its list, and the errors of `store.write`."""
+    """Collect on rank 0 what the manifest contains. Return a table of files, a table of lists of files, and the plain
+    numbers in the optimizer's state. On other ranks return three empty dicts. `files`: sizes and checksums of the files
+    that this rank wrote. `numbers`: the plain numbers of this rank, by name.
+
+    With several nodes, the first rank of each node writes a list of the node's files into the checkpoint. The manifest
+    then refers to these lists. Raises PeerFailure if another node cannot write its list, and the errors of
+    `store.write`."""
     gathered = nodes.gather((files, numbers))
     if gathered is None:
         return {}, {}, {}

@@ -23,9 +23,9 @@ PROGRAMS_OF_A_UNIT = 8
 
 
 def compile_units(module: nn.Module, units: Sequence[nn.Module], *, num_lengths: int = 1) -> None:
-    """Compile the modules `units` of a model in place, without changing names of parameters. An output layer that a
-    loss with the key `chunks` computes piece by piece is not compiled. `num_lengths`: number of length buckets; if
-    there are several, each gets a program with fixed shapes."""
+    """Compile the modules `units` of a model in place. Names of parameters do not change. A linear output layer that a
+    loss with the key `chunks` computes in pieces is not compiled. `num_lengths`: number of length buckets. If there are
+    several, torch compiles each unit for each length, with fixed shapes."""
     from torch.compiler import config
 
     for part in module.modules():
@@ -70,8 +70,9 @@ def share_classes(module: nn.Module) -> None:
 
 
 def _make_class_key(part: fx.GraphModule) -> Hashable:
-    """Return a key that is equal for two blocks if they may have the same class. It contains their code, called
-    functions, settings of modules, and names, shapes and dtypes of tensors."""
+    """Return a key of a block. Blocks with equal keys may have the same class. The key contains the code, the called
+    functions, the settings of modules, and what is known of each tensor except its values (such as name, shape and
+    dtype)."""
     calls = tuple(node.target for node in part.graph.nodes if node.op == "call_function")
     modules = tuple((name, type(child), child.extra_repr()) for name, child in part.named_modules() if name)
     tensors = tuple(

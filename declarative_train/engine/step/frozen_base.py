@@ -41,10 +41,11 @@ PIECE_BYTES = 4 << 10
 
 
 def find_base_files(plan: Plan) -> list[tuple[WeightsPlan, dict[str, list[str]]]]:
-    """Return the files to which checkpoints refer instead of containing their weights; [] if checkpoints contain all
-    parameters. Each is a pair: an entry of `model.weights`, and a dict with the frozen parameters whose values come
-    from this file. The dict gives for each parameter its further names, if it is tied. Only `.safetensors` files count;
-    frozen parameters from other files or earlier runs are saved in the checkpoint."""
+    """Return the files whose frozen weights are left out of checkpoints, which refer to these files instead. Each item
+    is a pair. The first is the entry of `model.weights` that names the file. The second is a dict from each frozen
+    parameter that gets its values from this file to its further names, if it is tied. The list is empty if checkpoints
+    contain all parameters. Only `.safetensors` files are listed: checkpoints contain the frozen parameters from other
+    files and from earlier runs."""
     if plan.checkpoint is None or plan.checkpoint.base == "whole" or not adapters_of(plan.graph):
         return []
     fills: dict[str, int] = {}

@@ -50,9 +50,9 @@ class WeightSource(Protocol):
     def shapes(self) -> Shapes: ...
 
     def write(self, into: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut] = NO_CUTS) -> None:
-        """Fill the tensors `into`, by name, from the file. `cuts`: a dict from each tensor that the axis `tensor` or
-        `expert` divides to the part that this rank has. Of sharded and divided tensors only this rank's part is
-        read."""
+        """Read values from the file into the tensors `into`, by name. If this rank has only a part of a tensor, only
+        this part is read. `cuts`: for each tensor that the axis `tensor` or `expert` divides, which part this rank
+        has."""
 
     def whole(self, name: str) -> torch.Tensor:
         """Return one tensor as stored in the file."""
@@ -149,9 +149,9 @@ def write_packed(
     packed: Mapping[str, Packed],
     cuts: Mapping[str, RankCut] = NO_CUTS,
 ) -> None:
-    """Write values from `source` into the tensors `into`, by name. `packed`: how some of them are stored in fewer bits.
-    Those are written one after the other, so that only one of them is in float32 at a time. `cuts`: a dict from each
-    tensor that the axis `tensor` or `expert` divides to the part that this rank has."""
+    """Write values from `source` into the tensors `into`, by name. `packed`: describes those that are stored in fewer
+    bits (nf4 or int8). These are written one at a time, because each needs memory for its float32 values. `cuts`: for
+    each tensor that the axis `tensor` or `expert` divides, which part this rank has."""
     if plain := {name: target for name, target in into.items() if name not in packed}:
         source.write(plain, cuts)
     for name in into:

@@ -63,7 +63,7 @@ def whole_model(plan: Plan) -> BuiltModel:
 
 
 def storages_of(plan: Plan) -> dict[str, StorageName]:
-    """Return a dict from weight to number format for the weights that are stored in fewer bits."""
+    """Return a dict from the name of each parameter that is stored in fewer bits to its number format, such as nf4."""
     return {item.name: item.storage for item in plan.parameters if item.storage is not None}
 
 
@@ -176,7 +176,8 @@ def set_training(module: nn.Module, training: bool) -> None:
 
 
 def find_frozen_modules(module: nn.Module) -> list[nn.Module]:
-    """Return the outermost modules that have parameters, all of them frozen."""
+    """Return the modules in which all parameters are frozen, and which have at least one. A module inside another of
+    them is not listed."""
     parameters = list(module.parameters())
     if not parameters:
         return []

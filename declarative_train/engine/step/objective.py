@@ -62,17 +62,19 @@ class Objective:
         return tuple(each if share == 1 else share * each for share, each in zip(self._shares, sums, strict=True))
 
     def rests(self) -> list[tuple[int, torch.Tensor]]:
-        """Return (index of a loss term, this rank's sum) for each term whose loss is computed from groups of samples.
-        The sum is over the samples that were left in an incomplete group at the end of an evaluation."""
+        """Return (index of the loss term, sum of its loss) for each term that is computed from groups of samples. Call
+        this at the end of an evaluation, when the last group may be incomplete: the sum covers only the samples of that
+        group on this rank."""
         return [
             (index, module.take_rest()) for index, module in enumerate(self.modules) if isinstance(module, HoldsSamples)
         ]
 
     def counts(self, values: Values, row_weight: torch.Tensor | None, num_rows: int) -> torch.Tensor:
-        """Return the number (or total weight) of valid items of each loss term in a chunk (the rows of one forward),
-        (L,) in float64 on the device. Summed over the global batch, it is the term's divisor. `values`: fields, and
-        values computed from fields alone, by name; counts never depend on outputs of the model. `row_weight`: 0 for
-        rows that are padding, otherwise 1; None if there is no padding. `num_rows`: number of rows without padding."""
+        """Return the number of valid items of each loss term in a chunk (the rows of one forward), or their total
+        weight if items have weights: (L,) in float64 on the device. The sum over the chunks of a global batch is the
+        number by which the term is divided. `values`: fields, and values computed from fields alone, by name. Outputs
+        of the model are not needed. `row_weight`: 0 for rows that are padding, otherwise 1; None if there is no
+        padding. `num_rows`: number of rows without padding."""
         counts = [
             module.count(
                 None if target is None else values.get(target),  # None if a node computes the target
@@ -87,8 +89,8 @@ class Objective:
 
     def by_name(self, per_term: Sequence[float | None]) -> dict[str, float]:
         """Return the losses for the logs: the total as `loss` and, if there are several terms, each as `loss/<term>`.
-        `per_term`: value of each term; None if it had no valid item. Such a term is nan and adds nothing to the total,
-        which is nan only if all terms are None."""
+        `per_term`: value of each term, or None if the term had no valid item. A term that is None is logged as nan and
+        is left out of the total. If all terms are None, the total is nan."""
         parts = [weight * value for weight, value in zip(self.weights, per_term, strict=True) if value is not None]
         values = {"loss": sum(parts) if parts else math.nan}
         if len(self.terms) > 1:
@@ -113,8 +115,8 @@ def build_term(term: TermPlan, specs: Mapping[str, TensorSpec]) -> LossModule:
 
 
 def as_run(plan: Plan) -> Plan:
-    """Return the plan with the graph that ranks run. It has another graph only if a loss has `chunks`: then the last
-    linear layer is computed as a part of the loss."""
+    """Return the plan with the graph that ranks run. It differs from the plan's own graph only if a loss has the key
+    `chunks`: such a loss computes the last linear layer itself, so the layer becomes a part of the loss."""
     if all(term.component.get("chunks") is None for term in plan.objective.terms):
         return plan
     batch = {field.name: field.tensor for field in plan.data.fields}

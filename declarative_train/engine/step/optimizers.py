@@ -165,12 +165,12 @@ def build_optimizers(
 
 
 def name_optimizers(plans: Sequence[ParameterPlan], optimizer: Mapping[str, object]) -> Rules:
-    """Return a dict with all optimizers of the whole model, by name. A value is a pair: the optimizer's entry in the
-    recipe, and the names of its parameters, as a dict from (lr_scale, weight_decay) to a list of names.
+    """Return a dict with all optimizers of the whole model, by name. Each value is a pair (optimizer, parameters). The
+    second is a dict from (lr_scale, weight_decay) to the names of the parameters with these settings.
 
-    A name is the type of the optimizer, with a number if several have this type. Names and order are the same on every
-    rank and in every mode. `optimizer`: the recipe's optimizer, which is first; the optimizers of single parameters in
-    `plans` follow."""
+    The name of an optimizer is its type, with a number if several have this type. Names and order are the same on every
+    rank and in every mode. `optimizer`: the optimizer in the recipe, which comes first. `plans`: parameters of the
+    model, some of which have an optimizer of their own."""
     found: dict[str, tuple[Mapping[str, object], dict[Setting, list[str]]]] = {}
     found[_key(optimizer)] = optimizer, {}
     for parameter in plans:
@@ -194,8 +194,8 @@ def _key(fields: Mapping[str, object]) -> str:
 
 
 def base_lrs(rules: Rules) -> dict[str, float]:
-    """Return a dict from the name of each parameter group in the logs to its learning rate without the schedule's
-    factor. If all are equal, return only one entry, `lr`."""
+    """Return a dict from each parameter group, by its name in the logs, to its base learning rate. (The schedule
+    multiplies this by a factor in each step.) If all groups have the same rate, return a single entry `lr`."""
     found: dict[str, float] = {}
     for name, (component, by_setting) in rules.items():
         for lr_scale, weight_decay in by_setting:

@@ -59,15 +59,16 @@ def matmul_precision(matmul: str, device: torch.device) -> Iterator[None]:
 
 
 class CastParameters:
-    """Context in which the floating-point parameters of modules are replaced by copies in `dtype`. They are cast once,
-    on entry. Parameters that fully_shard manages are not cast here.
+    """Context in which copies in `dtype` replace the floating-point parameters of modules. The parameters are cast
+    once, on entry. Parameters that fully_shard manages are not cast here.
 
-    Gradients of the copies pass backward through the cast, and accumulate in the parameters' own dtype. The backward
-    must run within the context too, because a recomputed unit reads its parameters again.
+    A gradient of a copy passes backward through the cast, and accumulates in the parameter in its own dtype. The
+    backward must run within the context too, because a recomputed unit reads its parameters again.
 
-    Autograd runs nodes in the reverse order of the forward, so the casts, which come first, would run last. Until then
-    every gradient would also exist in half precision, and DistributedDataParallel would wait. So the casts get a
-    priority with which they run as soon as possible."""
+    Without a priority, the backward of the casts would run last: autograd runs nodes in the reverse order of the
+    forward, and the casts come first. Until then every gradient would also exist in half precision, and
+    DistributedDataParallel would wait. So the casts get a priority with which autograd runs their backward as soon as
+    possible."""
 
     def __init__(self, modules: Iterable[nn.Module], dtype: torch.dtype) -> None:
         self._dtype = dtype
@@ -109,8 +110,9 @@ def put_parameter(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
 def parameters_in(
     dtype: torch.dtype | None, modules: Iterable[nn.Module], *, sharded: bool
 ) -> AbstractContextManager[None]:
-    """Return the context in which the forwards and backwards of a step or an evaluation must run. In it the parameters
-    of `modules` are in `dtype`. It does nothing if `dtype` is None, or if `sharded`, because then fully_shard casts."""
+    """Return a context in which the parameters of `modules` are in `dtype`. All forwards and backwards of a step or an
+    evaluation run in it. If `dtype` is None, the context does nothing. The same holds if `sharded` is True, because
+    fully_shard casts the parameters then."""
     return nullcontext() if dtype is None or sharded else CastParameters(modules, dtype)
 
 

@@ -42,8 +42,8 @@ class Randomness:
             self._generators += [torch.mps for device in devices if device.type == "mps"]
 
     def begin(self, step: int, chunk: int, part: int = 0) -> None:
-        """Seed the generators before the forward of a chunk (the rows of one forward). `chunk`: its index in the step.
-        `part`: index of the forward, if a chunk has several on this rank, such as those of two pipeline stages."""
+        """Seed the generators before the forward of a chunk (the rows of one forward). `chunk`: index of the chunk in
+        the step. `part`: index of the pipeline stage, because a rank may have several; 0 without a pipeline."""
         if self._needed:
             for number, generator in enumerate(self._generators):
                 generator.manual_seed(mix(self._key, step, chunk, part, number))

@@ -21,7 +21,8 @@ Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
 class _Saved:
-    """Placeholder for a tensor that autograd saved in the forward; its value is recomputed in the backward."""
+    """Placeholder for a tensor that autograd saves in the forward. `value`: the tensor, once it is recomputed in the
+    backward. `again`: function that recomputes the tensors of the whole unit."""
 
     __slots__ = ("__weakref__", "again", "value")
 
@@ -85,9 +86,9 @@ def checkpoint_once(
 
 
 def _capture_state(inputs: tuple[Any, ...], *, draws: bool) -> Callable[[], AbstractContextManager[None]]:
-    """Remember the current autocast settings, and return a function that makes a context manager in which they apply.
-    If `draws`, also remember the states of the random generators of the devices of `inputs`; the context restores
-    them."""
+    """Remember the current autocast settings. Return a function that makes a context manager, within which these
+    settings apply again. `draws`: also remember the states of the random generators, on the CPU and the devices of
+    `inputs`, and restore them within the context."""
     kinds = {"cpu", *(each.device.type for each in inputs if isinstance(each, torch.Tensor))} - {"meta"}
     casts = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
     caches = torch.is_autocast_cache_enabled()

@@ -45,9 +45,9 @@ class Scale:
         self._weights = weights * dp_size
 
     def of(self, chunks: Sequence[Chunk], num_rows: int) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
-        """Return for one step the factors of the loss terms, as scalar tensors, and the number of valid items of each
-        term in the global batch. `chunks`: this rank's rows, in the parts that one forward computes. `num_rows`: number
-        of rows of the global batch, without padding."""
+        """Return the factors of the loss terms for one step, as scalar tensors, and the number of valid items of each
+        term in the global batch. `chunks`: all rows of this rank in the step; a chunk has the rows of one forward.
+        `num_rows`: number of rows of the global batch, without padding."""
         if self._objective.items_per_row is None:
             return self._from_counts(chunks)
         found = self._known.get(num_rows)

@@ -34,10 +34,10 @@ Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
 class Policy:
-    """Policy for torch's selective checkpointing, which says for each operation whether the result is kept or
-    recomputed. `keep`: kinds of results, as in `training.activation_checkpointing.keep`. If every second matrix product
-    is kept, products are counted separately in the forward and in its recomputation, so that both keep the same
-    ones."""
+    """Policy for torch's selective checkpointing: it says for each operation whether its result is kept or recomputed.
+    `keep`: kinds of results that are kept, as in `training.activation_checkpointing.keep`. To keep every second matrix
+    product, it counts the products. The forward and its recomputation have separate counters, so that the same products
+    are chosen in both."""
 
     def __init__(self, keep: frozenset[str]) -> None:
         self._kept = ATTENTION if "attention" in keep else frozenset()
@@ -56,9 +56,9 @@ class Policy:
 
 
 def make_contexts(keep: frozenset[str], others: Callable[[], Contexts] | None) -> Contexts:
-    """Return two context managers, for the forward and for the recomputation. The argument `context_fn` of
-    `torch.utils.checkpoint.checkpoint` requires them. `keep`: kinds of results that are kept. `others`: function that
-    returns two more context managers, which are entered too."""
+    """Return a context manager for the forward and one for the recomputation, as the argument `context_fn` of
+    `torch.utils.checkpoint.checkpoint` requires. `keep`: kinds of results that are kept. `others`: function that
+    returns two further context managers, one for each; they are entered first. None: there are none."""
     mine: Contexts = create_selective_checkpoint_contexts(Policy(keep))  # type: ignore[no-untyped-call]
     if others is None:
         return mine

@@ -61,9 +61,9 @@ class StepRunner:
     def factors(
         self, chunks: Sequence[Chunk], num_rows: int
     ) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
-        """Return the factor of each loss term, and the number of its valid items in the global batch. The factor is the
-        gradient with which the term's backward starts. `chunks`: this rank's rows, in the parts that one forward
-        computes. `num_rows`: number of rows of the global batch, without padding."""
+        """Return the factor of each loss term in this step, and the number of its valid items in the global batch. The
+        backward of a term starts with the factor as gradient. `chunks`: all rows of this rank in the step; a chunk has
+        the rows of one forward. `num_rows`: number of rows of the global batch, without padding."""
         if self._exact_device is not None and self.objective.items_per_row is None:
             chunks = [self._chunk_to_exact_device(chunk) for chunk in chunks]
         factors, counts = self.scale.of(chunks, num_rows)
@@ -92,9 +92,9 @@ class StepRunner:
         return tuple(value.detach() for value in sums)
 
     def sums(self, values: Mapping[str, torch.Tensor], row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Return the sum of each loss term over a chunk (the rows of one forward), with an autograd graph. `values`:
-        tensors that losses read, by name. `row_weight`: 0 for rows that are padding, otherwise 1; None if there is no
-        padding. The step's observer is told the values and the sums."""
+        """Return the sum of each loss term over a chunk (the rows of one forward), with an autograd graph. Also pass
+        `values` and the sums to the step's observer. `values`: tensors that losses read, by name. `row_weight`: 0 for
+        rows that are padding, otherwise 1; None if there is no padding."""
         self.observer.enter("loss", values.values())
         sums = self.objective.sums(values, row_weight)
         self.observer.enter("backward", sums)
@@ -133,7 +133,7 @@ class RankContext:
 
     `dp_size`         number of ranks whose gradients are averaged
     `key`             part of the seed of random numbers; it differs between ranks that must draw different numbers
-    `process_groups`  a dict from a number of ranks to a process group, for layers that mix samples across so many ranks
+    `process_groups`  groups of ranks across which layers mix samples, as a dict from number of ranks to group
     `counting`        ranks over which valid items are counted; None: the data-parallel ranks
     """
 
@@ -151,15 +151,15 @@ class RankContext:
 
 
 def find_group_spans(plan: Plan, model: nn.Module, device: torch.device) -> tuple[int, ...]:
-    """Find the layers and losses that mix the samples of several ranks, and return over how many ranks they do so, each
-    such count once. For example, (4,) if batch norms compute their statistics over the samples of 4 ranks. `model`: the
-    whole model."""
+    """Return the numbers of ranks across which layers or losses mix samples, each number once. It is (4,) if batch
+    norms compute their statistics over the samples of 4 ranks. `model`: the whole model."""
     return rank_spans(nn.ModuleList([model, Objective(plan, device).modules]), plan.batch.microbatch_size)
 
 
 def backward(sums: Sequence[torch.Tensor], factors: Sequence[torch.Tensor]) -> None:
-    """Run the backward of all loss terms; gradients accumulate in the parameters. `sums`: sum of each term; `factors`:
-    gradient of each sum. A term that depends on no trained parameter is left out."""
+    """Run the backward of all loss terms. Gradients accumulate in the parameters. `sums`: sum of each term. `factors`:
+    number by which each sum is multiplied (the gradient with which its backward starts). Terms that do not depend on a
+    trained parameter are skipped."""
     pairs = [(value, factor) for value, factor in zip(sums, factors, strict=True) if value.requires_grad]
     if pairs:
         values, grads = zip(*pairs, strict=True)

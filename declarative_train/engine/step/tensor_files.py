@@ -55,8 +55,8 @@ class Tensors:
                 rows.values.copy_(self.read(name, rows.first, rows.first + len(rows.values), 0))
 
     def _write_part(self, name: str, target: torch.Tensor, cut: RankCut) -> None:
-        """Write this rank's part of the tensor `name` into `target`, and read only the rows that contain it, a few at a
-        time. `cut`: which part this is."""
+        """Write this rank's part of the tensor `name` into `target`. `cut`: which part this is. Only rows of the file
+        that contain elements of the part are read, and only a few of them at a time."""
         for values, (row, *columns) in blocks_of(target, cut):
             others = tuple(slice(at, at + size) for at, size in zip(columns, values.shape[1:], strict=True))
             at_once = max(1, _READ_AT_ONCE // max(1, prod(self.shapes[name][1:])))
@@ -150,8 +150,9 @@ def round_to_storage(source: Tensors, storages: Mapping[str, StorageName]) -> Te
 
 
 def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, last: int | None) -> torch.Tensor:
-    """Return rows `first` to `last` (exclusive; None: all rows) of a parameter that is made of `parts`, stacked by
-    rows. `source`: tensors of the file. If possible, only these rows are read."""
+    """Return rows `first` to `last` (exclusive; None: all rows) of a parameter. `parts`: the tensors of the file, or
+    parts of them, that make up the parameter when they are stacked by rows. `source`: tensors of the file. If possible,
+    no other rows are read from the file."""
     found = []
     for part, a, b in _find_rows_of_parts(parts, source.shapes, first, last):
         if part.ones < 0:  # the file's tensor becomes a single row
@@ -177,9 +178,10 @@ def _row_dimension(part: PartPlan) -> int:
 def _find_rows_of_parts(
     parts: Iterable[PartPlan], shapes: Shapes, first: int | None, last: int | None
 ) -> Iterator[tuple[PartPlan, int | None, int | None]]:
-    """Yield (part, its first row, its last row) for the parts that contain rows `first` to `last` (exclusive) of a
-    parameter that is made of `parts`. If all rows of a part are wanted, its first and last row are None. If no part
-    contains wanted rows, yield an empty range of the last part, from which the caller gets the shape of the result."""
+    """Yield (part, first row, last row) for each part that contains some of the rows `first` to `last` (exclusive) of a
+    parameter. `parts`: the parts of which the parameter is made, stacked by rows. The yielded rows count within the
+    part; they are None if all its rows are wanted. If no part contains wanted rows, yield the last part with an empty
+    range, from which the caller gets the shape of the result."""
     begin, found = 0, False
     parts = list(parts)
     for place, part in enumerate(parts):
