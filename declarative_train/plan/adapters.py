@@ -109,11 +109,11 @@ def check_base(
     settings: Mapping[str, ParameterSettings],
     is_random: Callable[[str], bool],
 ) -> Iterator[Diagnostic]:
-    """Warn about frozen parameters that no file fills, because they keep their initial values. In a model without
-    adapters, only those with random initial values are reported, and only if other parameters are trained.
+    """Warn about frozen parameters that no file fills, because they keep their initial values for the whole run. In a
+    model without adapters, two more conditions hold: the initial values are random, and other parameters are trained.
 
-    `is_random`: function that tells whether the layer of a parameter draws its initial values. A recipe with plugins is
-    not checked, because a plugin may set any value.
+    `is_random`: function from a parameter's name to whether its layer draws the initial values. A recipe with plugins
+    is not checked, because a plugin may set any value.
     """
     if recipe.plugins:
         return

@@ -30,12 +30,12 @@ HALF = frozenset({"bf16", "fp16"})
 
 @dataclass(frozen=True, slots=True)
 class ReorderedElements:
-    """How many elements per sample a layer copies, or all layers of a graph, because they compute with another memory
-    format than the model uses. Elements of inputs and of outputs count.
+    """Counts of the elements per sample that are copied into another memory format, for one layer or for all layers of
+    a graph. A layer copies its inputs and outputs if it computes with another format than the model uses.
 
-    `by_convolutions`: copied by convolutions if the model uses the default format. `by_norms`: copied by norms over
-    groups of channels if the model uses channels last. `is_slower`: there is a group norm, which is slower with
-    channels last.
+    `by_convolutions`: elements that convolutions copy if the model uses the default format. `by_norms`: elements that
+    norms over groups of channels copy if the model uses channels last. `is_slower`: there is a group norm, which is
+    slower with channels last.
     """
 
     by_convolutions: int = 0
@@ -86,10 +86,12 @@ def _count_elements(node: Node, read: list[TensorSpec]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ImageLayout:
-    """Properties of a run that decide the memory format of its images. `word`: the recipe's `channels_last` (true,
-    false or auto). `reordered`: how many elements the layers of the model copy, for each of the two formats.
-    `precision`: precision of the computation. `has_plugins`: the recipe has plugins, whose code may need the default
-    format."""
+    """Properties of a run that decide the memory format of its images.
+
+    `word`: the recipe's `channels_last` (true, false or auto). `reordered`: how many elements all layers of the model
+    copy if it uses either format. `precision`: precision of the computation. `has_plugins`: the recipe has plugins,
+    whose code may need the default format.
+    """
 
     word: Word
     reordered: ReorderedElements

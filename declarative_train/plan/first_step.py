@@ -92,8 +92,8 @@ def _check_sides(recipe: Recipe, lowered: Lowered, found: DryRunResult, trained:
 
 
 def _stops(scope: Scope, wire: str) -> Iterator[Related]:
-    """Yield the place, with a message, of each expression that stops gradients on the way to `wire`, a value in
-    `scope`."""
+    """Yield a note for each expression that the value `wire` depends on and through which no gradient passes. A note
+    has the place of the expression and a message. `scope`: the model or block that contains `wire`."""
     nodes = {node.name: node for node in scope.nodes}
     waiting, seen = [wire], set()
     while waiting:

@@ -19,8 +19,8 @@ def plan_flops(
     recomputation: Recomputation,
     heads: Collection[str] = (),
 ) -> FlopsPlan:
-    """Count the operations for one sample: of forward and backward, and of the part of the forward that is computed
-    again in the backward.
+    """Return the number of operations for one sample: those of the forward, of the backward, and of the part of the
+    forward that is computed again in the backward.
 
     `units`: paths of the blocks of the model; `recomputation` decides which of them are computed again. `heads`: nodes
     whose forward is always computed again, because their loss is computed in chunks.
@@ -55,8 +55,8 @@ def mean_flops(parts: Iterable[tuple[float, FlopsPlan]]) -> FlopsPlan:
 
 
 def unit_works(opened: Graph, parameters: Iterable[ParameterPlan]) -> dict[str, tuple[Work, ...]]:
-    """Return a dict from each node to the arithmetic and memory traffic of each layer and expression in it (class
-    `Work` of graph/cost.py). `opened`: the graph of the model after `open_blocks`, in which each unit is one node."""
+    """Return the arithmetic and memory traffic of a model: a dict from each node to one `Work` (graph/cost.py) for each
+    layer and expression in it. `opened`: the graph of the model after `open_blocks`, in which each unit is one node."""
     parameters = tuple(parameters)
     shapes = {item.name: item.shape for item in parameters}
     return work_of(opened, shapes, frozenset(item.name for item in parameters if item.frozen))

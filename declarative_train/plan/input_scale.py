@@ -107,11 +107,11 @@ def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, lis
 
 
 def _find_pictures(scope: Scope, untouched: Mapping[Wire, tuple[str, Span | None]]) -> Iterator[tuple[str, Span]]:
-    """Yield (field, place in the recipe) for each field that a layer for images reads unchanged. The place is that of
-    the layer or, for a layer inside a block, of the block.
+    """Yield (field, place in the recipe) for each field that a layer for images reads without any operation before it.
+    The place is that of the layer. For a layer inside a block, it is the place of the block.
 
-    `untouched`: dict from each wire that carries a field unchanged to (field, place of the block that contains `scope`;
-    None for the model itself).
+    `untouched`: the wires (values between nodes) that carry a field unchanged. It is a dict from wire to (field, place
+    of the block that contains `scope`); the place is None if `scope` is the model itself.
     """
     seen = set[str]()
     for node in scope.nodes:
@@ -232,10 +232,10 @@ def as_in_the_file(field: FieldSpec, values: np.ndarray) -> np.ndarray:
 
 
 def _is_row_index(name: str, values: np.ndarray) -> bool:
-    """Return whether a column only numbers the rows: its values are whole numbers that increase from row to row.
+    """Return whether a column only numbers the rows. Its values must be whole numbers that increase from row to row.
 
-    If the name of the column is not that of an id, there must also be many rows, and the rows must have at least half
-    of the numbers from the first to the last. (Rows of other sets have the rest.)
+    Unless the column has the name of an id, two more conditions hold. There are many rows, and they have at least half
+    of the whole numbers between the first and the last value. (The missing numbers may be in other sets.)
     """
     whole = np.rint(values)
     if len(whole) < 3 or np.abs(values - whole).max() > 0.01 or (np.diff(whole) < 1).any():

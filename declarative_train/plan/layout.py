@@ -35,9 +35,10 @@ class WireBytes:
 
 @dataclass(frozen=True, slots=True)
 class SharedParameter:
-    """Parameter that several pipeline stages use, because it is tied, or because one stage calls a node of another.
+    """Parameter that several pipeline stages use, because it is tied, or because a stage calls a node of another stage
+    again.
 
-    Each of the `stages` has a copy. Gradients are summed over the copies before they are used. A norm of gradients
+    Each of `stages` has a copy of it. Gradients are summed over the copies before they are used. A norm of gradients
     counts only the copy of the first stage.
     """
 
@@ -57,10 +58,10 @@ class PipelinePlan:
     wire_elements, wire_dtypes, wire_bytes   elements, dtypes and bytes per sample of these values
     grid[rank][time]   action ("0F1": stage 0, forward of microbatch 1), or "" if the rank is idle
     last_stage_rank    pipeline coordinate of the rank that computes the loss (0 in the V schedules)
-    rank_stages        stages of each rank, by pipeline coordinate
+    rank_stages[rank]  indices of the stages that the rank with this pipeline coordinate computes
     num_parameters     number of elements of the parameters of each stage
-    output_shapes[level][i]   shapes of a sample's outputs of stage i on a rank, in steps of a length bucket; without
-                              buckets there is one level
+    output_shapes[bucket][i]   shapes of the outputs of stage i on a rank, for one sample of a length bucket; without
+                               length buckets there is one entry
     """
 
     schedule: str
@@ -81,14 +82,16 @@ class PipelinePlan:
 
 @dataclass(frozen=True, slots=True)
 class ShardingPlan:
-    """Groups of parameters that fsdp gathers together. There is one group for each unit (a block), one for the nodes
-    `first` before all units, one for the nodes `last` after all units, and one for all other parameters. `shared`:
-    nodes of the group for all other parameters that are used in several places.
+    """Groups of nodes whose parameters fsdp gathers together. Each unit (a block) is one group. The nodes `first`,
+    before all units, are one group, and so are the nodes `last`, after all units. All other parameters form the root
+    group. `shared`: nodes of the root group that are used in several places.
 
-    `reshard`: treatment of gathered parameters after the forward. True: they are freed until the backward. False: they
-    stay gathered. A number: they stay as shards over that many neighbouring ranks. The groups of `last` and of all
-    other parameters always stay gathered. `keeps_gradients`: each rank sums whole gradients over the microbatches of a
-    step, and they are reduced once; otherwise they are reduced after each microbatch.
+    `reshard`: what happens to gathered parameters after the forward. True: they are freed until the backward. False:
+    they stay gathered. A number: they stay as shards over that many neighbouring ranks. The group of `last` and the
+    root group always stay gathered.
+
+    `keeps_gradients`: True: each rank sums whole gradients over the microbatches of a step, and they are reduced once.
+    False: they are reduced after each microbatch.
     """
 
     reshard: bool | int = True

@@ -88,12 +88,12 @@ def _library_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
 
 
 def _heads(lowered: Lowered) -> dict[str, HeadKind]:
-    """Return a dict from each output of the model that a loss reads as scores of many classes to a word. The word says
-    how the scores are computed if `tensor` divides the linear layer that ends in this output.
+    """Return how the scores of many classes are computed if `tensor` divides the linear layer that makes them. The
+    result is a dict from each model output that a loss reads as such scores to one of two words.
 
-    `vocabulary`: each rank computes the scores of its own classes, and the loss of these. Only one loss and no metric
-    reads the scores, and the loss can be computed in such parts. `gathered`: each rank gathers the scores of all
-    classes.
+    `vocabulary`: each rank computes the scores of some classes, and their part of the loss. This needs a loss that can
+    be computed in such parts, and no other loss or metric may read the output. `gathered`: each rank gathers the scores
+    of all classes.
     """
     found: dict[str, HeadKind] = {}
     losses = [term for term in lowered.terms if term.edges.input in lowered.graph.outputs]

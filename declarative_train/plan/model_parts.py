@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 def split_models(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...]
 ) -> tuple[Lowered, tuple[ParameterPlan, ...], list[Diagnostic]]:
-    """Split the library models in a pipeline into parts. Return the lowered recipe and the parameters, changed by this,
-    and diagnostics.
+    """Split each library model into parts, if the recipe has a pipeline. Return the changed lowered recipe, the changed
+    parameters, and diagnostics.
 
-    The node of such a model gets its graph of parts, `model_parts`. A model that cannot be split stays in one stage; a
-    diagnostic gives the reason. A parameter that several parts share is added as a tied parameter of each further part.
-    Without a pipeline, nothing is changed.
+    The node of a split model gets the graph of its parts as `model_parts`. A model that cannot be split stays in one
+    stage, and a diagnostic gives the reason. If several parts share a parameter, each part after the first gets its own
+    parameter, tied to the original one. Without a pipeline, nothing is changed.
     """
     mode = recipe.mode
     if not isinstance(mode, Axes) or mode.pipeline is None:
@@ -75,11 +75,12 @@ def _join(graph: Graph, prefix: str, paths: list[str]) -> Graph:
 
 
 class _Splitter:
-    """Splitting of the library models in a graph.
+    """Splitter of the library models in a graph.
 
-    `divided`: the axis (tensor or expert) that already divides the layers of the models, so that they cannot be split;
-    None if there is none. `reasons`: dict from the path of each model that stays in one stage to the reason. `ties`: if
-    several parts share a parameter, a dict from its path in each further part to its path in the first.
+    `divided`: the axis (`tensor` or `expert`) over which the recipe already divides layers; the models cannot be split
+    then. None if there is no such axis. `reasons`: dict from the path of each model that cannot be split to the reason.
+    `ties`: for parameters that several parts share, a dict from the path in a further part to the path in the first
+    part.
     """
 
     def __init__(self, plugins: Sequence[str], divided: str | None) -> None:

@@ -128,8 +128,9 @@ def _spec(graph: Graph, name: str) -> TensorSpec:
 
 
 def _field_of(graph: Graph, name: str) -> tuple[str | None, bool]:
-    """Return the field whose values a batch entry has, and whether the entry has them in another order or only some of
-    them. Return (None, False) if the entry is computed from several fields, or has other values than its field."""
+    """Return (field, whether its elements are reordered or selected) for a batch entry that consists of the values of
+    one field. Return (None, False) if it is computed from several fields, or if its values differ from those of the
+    field."""
     found = _read(graph, graph.outputs.get(name, name))
     return found if found is not None else (None, False)
 
@@ -158,8 +159,8 @@ def _single_reference(term: Term) -> str | None:
 
 
 def _keeps_order(term: Term) -> bool:
-    """Return whether an expression keeps the elements of its tensor in their order. It may change the dtype, and add,
-    remove or flatten dimensions."""
+    """Return whether the result of an expression has the elements of its tensor in the same order. The expression may
+    change the dtype, and add, remove or flatten dimensions."""
     kept = {"float", "int", "pos", "squeeze", "unsqueeze", "flatten"}
     return isinstance(term, Reference) or (
         isinstance(term, Operation) and term.name in kept and all(_keeps_order(each) for each in term.operands)

@@ -116,9 +116,9 @@ def _data(component: Component | None) -> dict[str, object] | None:
 def _sources(
     rules: Sequence[ParameterRule], settings: Mapping[str, ParameterSettings], shapes: Shapes
 ) -> tuple[dict[str, str], list[Diagnostic]]:
-    """Return a dict from each tied parameter to the parameter whose values it shares, and errors for ties that do not
-    fit. In a chain of ties, all parameters share the values of the last one. `rules`: the recipe's rules, whose places
-    the errors name."""
+    """Return a dict from each tied parameter to the parameter whose values it shares, and an error for each tie that
+    does not fit. If that parameter is tied too, the dict has the end of the chain instead. `rules`: the rules of the
+    recipe; an error names the place of its rule."""
     ties = {name: found.tie for name, found in settings.items() if found.tie is not None}
     sources: dict[str, str] = {}
     diagnostics: list[Diagnostic] = []
@@ -138,11 +138,11 @@ def _sources(
 def _apply_ties(
     plans: Iterable[ParameterPlan], sources: Mapping[str, str], graph: Graph, plugins: Sequence[str]
 ) -> list[ParameterPlan]:
-    """Return the plans of parameters, in which tied parameters share one tensor. `sources`: dict from each tied
-    parameter to the parameter that the recipe ties it to.
+    """Return the plans of all parameters after tying. `sources`: dict from each tied parameter to its source, the
+    parameter that the recipe ties it to.
 
-    Of the parameters that share a tensor, the first one in the order of the graph owns it, and gets the settings of the
-    source. The others name the first one in `tie`.
+    Several parameters then share one tensor. The first of them, in the order of the graph, owns the tensor and gets the
+    settings of the source. The plans of the others name it in `tie`.
     """
     order = {plan.name: plan for plan in plans}
     position = {name: at for at, name in enumerate(order)}

@@ -49,11 +49,11 @@ class ParameterPlan:
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """Tensor of a file that fills some rows of a parameter.
+    """Tensor of a published file that fills some rows, or all, of a parameter.
 
-    `share`: if several tensors fill a parameter, their numbers of rows are proportional to their shares. `transpose`:
-    the tensor is transposed. `ones`: number of leading dimensions of size 1 that only the tensor in the file has; if
-    negative, that only the parameter has.
+    `share`: how many of the parameter's rows it fills, relative to the shares of the other tensors. `transpose`: the
+    tensor is transposed. `ones`: number of leading dimensions of size 1 that are removed from the tensor; if negative,
+    that are added.
 
     If `count` is not 0, only a part of the tensor is used. The first dimension, which has the size `count`, is indexed
     by `index`. Of the last dimension, every `step`-th element is used, from `first` on.
@@ -71,18 +71,18 @@ class PartPlan:
 
 @dataclass(frozen=True, slots=True)
 class TensorMapPlan:
-    """Map from parameters to the tensors of a published file that fill them. `*` in a name stands for the index of a
-    copy of a `repeat`.
+    """Map from the parameters of a model to the tensors of a published file that fill them. `*` in a name stands for
+    the index of a copy of a `repeat`.
 
     entries   dict from parameter to its tensors
-    prefix    prefix that either all names in a file have, or none
+    prefix    beginning of tensor names; in some files all names have it, in others none
     ignored   tensors of the file that are not parameters
     alone     the file fills only the parameters in `entries`, and has no tensors for the rest of the model
-    hints     dict from parameter to advice, for an error if its shape differs from that of its tensor
+    hints     dict from parameter to the advice in the error that its shape differs from that of its tensor
     drawn     parameters of output layers, which get random initial values if the file lacks them
-    respelt   dict from the end of a name in older files to the current end
+    respelt   dict from the end of a name in older files to its end in current files
     packed    name of the file's format, if its weights are stored in fewer bits
-    grown     dict from parameter to (rows in the file, rows of the parameter), if the parameter has more rows
+    grown     dict from each parameter with more rows than the file to (rows in the file, rows of the parameter)
     """
 
     entries: dict[str, list[PartPlan]]
@@ -143,10 +143,10 @@ class TermPlan:
 
 @dataclass(frozen=True, slots=True)
 class UnitPlan:
-    """Conversion of values to the unit of a target's columns: value * multiply + add.
+    """Conversion of a metric to the unit of the target's columns: value * multiply + add.
 
-    `multiply` and `add` have one number for all values, or one for each element of a row of the target's `field`.
-    `shape`: shape of such a row, () for one number.
+    `multiply` and `add` have one number for all values, or one for each element of a row of the target. `field`: the
+    field of the target. `shape`: shape of a row; () if there is one number for all values.
     """
 
     field: str

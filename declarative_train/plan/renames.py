@@ -126,9 +126,12 @@ def find_bad_rename(rename: Mapping[str, str | None]) -> tuple[str, str | None] 
 
 
 class _Renaming(NamedTuple):
-    """Effect of `rename` on one tensor. `new`: its new name; None if the tensor is dropped. `keys`: the entries that
-    matched its name. `words`: pairs (key, index), one for each of these entries that joins tensors. The index says
-    which word in the braces of the key is in this tensor's name (1 for `key` in `{query,key,value}`)."""
+    """Effect of `rename` on one tensor. `new`: its new name; None if the tensor is dropped. `keys`: the keys of
+    `rename` that match its old name.
+
+    `words`: pairs (key, index), one for each of these keys that joins tensors. The index says which word of the key's
+    braces is in the old name: 1 if the key has `{query,key,value}` and the name has `key`.
+    """
 
     new: str | None
     keys: tuple[str, ...]
@@ -218,11 +221,11 @@ def join_shapes(
 def shapes_by(
     rename: Mapping[str, str | None], found: Shapes, *, is_run: bool
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return a dict from new name to shape for the tensors of a file, and None. If they cannot be renamed as `rename`
-    says, return {} and (problem, hint) instead.
+    """Return the shapes of a file's tensors after renaming: a dict from new name to shape, and None. If the tensors
+    cannot be renamed as `rename` says, return {} and (problem, hint).
 
-    `found`: shapes by the names in the file. `is_run`: the file is the checkpoint of a run, whose tensors cannot be
-    joined, because ranks read them directly from it.
+    `found`: dict from the name in the file to the shape. `is_run`: the file is the checkpoint of a run. Its tensors
+    cannot be joined, because ranks read them directly from it.
     """
     if twice := find_same_name(found, rename):
         return {}, twice
@@ -268,8 +271,8 @@ def find_unmatched(found: Iterable[str], rename: Mapping[str, str | None]) -> li
 
 
 def find_same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
-    """Return (problem, hint) if `rename` gives two tensors of a file the same name, so that one would be lost;
-    otherwise None. Tensors that an entry joins are no such case. `found`: the names in the file."""
+    """Return (problem, hint) if `rename` gives two tensors of a file the same name, because one of them would be lost;
+    otherwise None. Tensors that `rename` joins may get the same name. `found`: the names in the file."""
     before: dict[str, dict[str, _Renaming]] = {}
     for name, way in _rename_all(found, rename).items():
         if way.new is None:

@@ -143,8 +143,8 @@ def _overlaps(path: str, node: str) -> bool:
 
 
 def _after(scope: Scope, names: set[str]) -> set[str]:
-    """Return `names`, and the names of the nodes that use their results without adding parameters: nodes that call one
-    of them again (`reuse`), and nodes without parameters that read one of them, directly or through other such
+    """Return `names`, and the names of all nodes that only pass on the results of these. A node does so if it calls one
+    of them again (`reuse`). It also does if it has no parameters and reads one of them, directly or through other such
     nodes."""
     found = set(names)
     for node in scope.nodes:

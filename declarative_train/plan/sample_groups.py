@@ -31,10 +31,10 @@ from declarative_train.recipe.recipe import Recipe
 class Mixer:
     """Node or loss that computes with several samples at once.
 
-    `over`: which samples it computes with, as in the recipe (`8 samples`, `microbatch`). `span`: place of `over`, or of
-    the node or loss if the recipe does not set `over`. `in_model`: it is a node, not a loss; in mode `dp`, a node sees
-    only the samples of its model copy, a loss those of all copies. `values`: for a node, how many values one sample
-    adds to each mean; 0 for a loss.
+    `over`: which samples it computes with, as in the recipe (`8 samples`, `microbatch`). `span`: place of `over` in the
+    recipe; if it is not set there, place of the node or loss. `in_model`: it is a node and not a loss. In mode `dp`, a
+    node sees only the samples of its model copy, but a loss sees those of all copies. `values`: how many values of one
+    sample go into each mean of a node; 0 for a loss.
     """
 
     name: str

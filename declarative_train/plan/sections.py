@@ -31,10 +31,10 @@ from declarative_train.recipe.sections.logging import RUNS, PluginSink
 
 
 def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[str, UnitPlan]:
-    """Return a dict from metric to the conversion of its values to the unit of the target's columns.
+    """Return how metrics are converted to the unit of the target's columns: a dict from metric to conversion.
 
-    `units`: dict from metric to (field of the target, unit of this field). The conversion has the shape of one row of
-    the field, even if a sample is a window of several rows.
+    `units`: dict from metric to (field of the target, unit of this field). A conversion applies to one row of the
+    field, even if a sample is a window of several rows.
     """
     fields = {field.name: field for field in data.fields}
     found = {}

@@ -18,10 +18,11 @@ from declarative_train.graph.graph import Graph
 def balance_cuts(
     graph: Graph, parameters: Shapes, num_stages: int, linked: Iterable[tuple[str, str]] = ()
 ) -> tuple[tuple[str, ...], ...] | None:
-    """Return the names of the nodes of each stage, in order. Return None if no division gives every stage a parameter.
+    """Divide the nodes of a graph, in order, into stages such that the most expensive stage costs as little as
+    possible. Return the names of the nodes of each stage, or None if no division gives every stage a parameter.
 
-    `linked`: pairs of nodes that share a parameter. All of them are kept together if any such division exists;
-    otherwise they are ignored.
+    `linked`: pairs of nodes that share a parameter. The nodes of each pair are put into one stage. If this is not
+    possible for all pairs, the pairs are ignored.
     """
     names = [node.name for node in graph.nodes]
     held = [num_parameters(name, parameters) for name in names]

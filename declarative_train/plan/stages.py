@@ -39,7 +39,8 @@ BYTES_OF |= dict.fromkeys(("int8", "uint8", "bool"), 1)
 
 @dataclass(frozen=True, slots=True)
 class PlacementInput:
-    """Model to be divided into pipeline stages. `num_microbatches`: microbatches of a whole optimizer step."""
+    """Inputs of the functions that divide a model into pipeline stages. `num_microbatches`: microbatches in one
+    optimizer step, those of all accumulation steps together."""
 
     recipe: Recipe
     lowered: Lowered
@@ -80,8 +81,8 @@ def _count_parameters(names: Sequence[str], site: PlacementInput, opened: Graph)
 
 
 def _holders(names: Sequence[str], opened: Graph) -> dict[str, None]:
-    """Return the nodes whose parameters a stage has, as the keys of a dict, in order: its own nodes `names`, and the
-    nodes that these call again."""
+    """Return the nodes whose parameters a stage has, in order, as the keys of a dict. These are the nodes `names` of
+    the stage, then the nodes that they call again (`reuse`)."""
     called = (opened.node(name).target for name in names)
     return dict.fromkeys(names) | dict.fromkeys(name for name in called if name is not None)
 
@@ -118,11 +119,11 @@ def wire_elements(pieces: Sequence[Stage]) -> tuple[int, ...]:
 
 
 def wire_dtypes(pieces: Sequence[Stage], precision: str) -> tuple[tuple[str, ...], ...]:
-    """Return, for each stage except the first, the dtypes of the values that the previous stage sends to it. `pieces`:
-    graphs of all stages.
+    """Return the dtypes of the values that pipeline stages send. There is one tuple for each stage except the first:
+    the dtypes of what the previous stage sends to it. `pieces`: graphs of all stages.
 
-    Floats have the compute dtype of `precision`; if a loss or metric reads the value, they have the dtype of the
-    parameters. Integers keep their dtype.
+    Integers keep their dtype. Floats have the compute dtype of `precision`. Floats that a loss or metric reads have the
+    dtype of the parameters instead.
     """
     read = {name for name, edge in pieces[-1].graph.outputs.items()} | set(pieces[-1].graph.outputs.values())
     wide = "float64" if precision == "fp64" else "float32"
@@ -162,8 +163,8 @@ def _stages(site: PlacementInput, pipeline: PipelineAxis, opened: Graph) -> tupl
 
 
 def _find_linked(site: PlacementInput, opened: Graph) -> list[tuple[str, str]]:
-    """Return the pairs of nodes that share a parameter: a parameter of one is tied to one of the other, or one node
-    calls the other again."""
+    """Return the pairs of nodes that share a parameter. Either a parameter of one node is tied to a parameter of the
+    other, or one node calls the other again (`reuse`)."""
     place = {node.name: node.name for node in opened.nodes}
     ties = [(item.name, item.tie) for item in site.parameters if item.tie is not None]
     pairs = [(_value_of_node(name, place), _value_of_node(source, place)) for name, source in ties]
@@ -201,8 +202,8 @@ def _cut_by_names(
 
 
 def _check_across(site: PlacementInput, pipeline: PipelineAxis, opened: Graph, stages: Stages) -> list[Diagnostic]:
-    """Report nodes and parameters that two stages use but cannot share, and nodes that do not work with a schedule that
-    splits backwards."""
+    """Report what two stages use but cannot share: tied parameters, and nodes that mix samples, have running statistics
+    or come from a plugin. If the schedule splits backwards, also report a node that runs twice in one stage."""
     place = {name: position for position, names in enumerate(stages) for name in names}
     diagnostics = list(_check_copies(site, pipeline, find_shared(site.parameters, opened, stages)))
     special = [fact.path for fact in site.lowered.facts if fact.kind in ("mixes_samples", "statistics", "plugin")]
@@ -231,8 +232,8 @@ def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
 
 
 def _value_of_node(parameter: str, place: Mapping[str, P]) -> P:
-    """Return the entry of the dict `place` for the node that contains a parameter. The keys of `place` are paths of
-    nodes; if several begin the parameter's name, the longest one counts."""
+    """Return the value that `place` has for the node that contains a parameter. `place`: dict from the path of a node
+    to any value. If the parameter's name begins with several of the paths, the longest one is used."""
     parts = parameter.split(".")
     ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     return next(place[way] for way in ways if way in place)

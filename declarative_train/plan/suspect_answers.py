@@ -103,7 +103,7 @@ def _check_weights(recipe: Recipe, lowered: Lowered, term: Term, values: np.ndar
 
 
 def _distance(some: object, others: object) -> float:
-    """Return how much two lists of weights differ, if one of them may be multiplied by any factor: the largest
-    difference of their logarithms from the median difference."""
+    """Return how much the proportions of two lists of weights differ: 0 if one list is a multiple of the other. It is
+    the largest deviation of the logarithms of their ratios from the median."""
     ratios = np.log(np.asarray(some, np.float64)) - np.log(np.asarray(others, np.float64))
     return float(np.abs(ratios - np.median(ratios)).max())

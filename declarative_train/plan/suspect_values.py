@@ -35,8 +35,9 @@ def check_values(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagn
 
 
 def _columns_in_the_file(field: FieldSpec, rows: Sample) -> np.ndarray | None:
-    """Return the numbers (N, C) of the training rows in the sample, as they are in the file; None for a field that is
-    not made of number columns, or that cannot be read now."""
+    """Return the numbers of a field in the training rows of the sample, as an array (rows, columns). They are the
+    numbers in the data file, before `scale` and `normalize`. Return None if the field is not made of number columns, or
+    if its values are not available."""
     count = len(field.columns)
     if field.component.get("type") != "tensor" or not 0 < count <= _MOST_COLUMNS:
         return None
@@ -49,9 +50,12 @@ def _columns_in_the_file(field: FieldSpec, rows: Sample) -> np.ndarray | None:
 
 
 def _find_mark(values: np.ndarray) -> tuple[float, int, tuple[float, float]] | None:
-    """Return (mark, number of rows with it, (least, greatest) of the other rows) if the least or the greatest value
-    of a column probably marks a missing value; None otherwise. A mark has only the digit 9 or only 8, is in several
-    rows, and is further from the other values than they are from each other."""
+    """Find a number that probably marks missing values in a column, such as -999. Return (mark, number of rows with it,
+    (least, greatest) of the other rows), or None if there is no such number.
+
+    A mark is the least or the greatest value of the column, and has only the digit 9 or only the digit 8. It is in
+    several rows. Its distance from all other values is larger than the distance between any two of them.
+    """
     for mark in (values.min(), values.max()):
         nearest = _MARKS[np.abs(_MARKS - mark).argmin()]
         marked = np.abs(values - mark) <= 1e-6 * abs(mark)

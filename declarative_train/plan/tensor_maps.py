@@ -108,15 +108,16 @@ def shape_of(parts: Iterable[PartPlan], found: Shapes) -> tuple[int, ...] | None
 
 
 def grow_shape(tensors: TensorMapPlan, name: str, shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Return the shape of the parameter `name` in the model. `shape`: the shape that its tensors in the file have
-    together. The parameter has more rows than the file if tokens were added to the model (`TensorMapPlan.grown`)."""
+    """Return the shape that the parameter `name` has in the model. `shape`: its shape in the file, after its tensors
+    are joined. The two differ if tokens were added to the model: then the parameter has more rows than the file
+    (`TensorMapPlan.grown`)."""
     before, after = tensors.grown.get(name, (0, 0))
     return (after, *shape[1:]) if shape and shape[0] == before else shape
 
 
 def shape_of_part(part: PartPlan, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of the rows that one tensor of a file fills in a parameter. `shape`: shape of the tensor in the
-    file. Return () if a tensor of this shape does not match `part`."""
+    """Return the shape of the part of a parameter that one tensor of a file fills, or () if the tensor does not fit
+    `part`. `shape`: shape of the tensor in the file."""
     if part.count:
         if shape[:1] != (part.count,) or len(shape) < 2:
             return ()
@@ -240,9 +241,9 @@ def find_drawn(held: ModelTensors, plan: WeightsPlan, found: Shapes) -> list[str
 
 
 def _missing_heads(below: Shapes, aliases: Iterable[list[str]], tensors: TensorMapPlan, found: Shapes) -> list[str]:
-    """Return the parameters of output layers that the file lacks completely. (If it lacks only some parameters of an
-    output layer, that is an error.) `below`: shapes of the parameters. `aliases`: all names of each parameter. `found`:
-    shapes in the file."""
+    """Return the names of the parameters of output layers for which the file has no tensor at all. An output layer of
+    which the file has only some parameters does not count. `below`: dict from parameter to shape. `aliases`: all names
+    of each parameter. `found`: shapes in the file."""
     held = {name for name in below if any(part.name in found for part in parts_in(tensors, name, found))}
     full = {name.rpartition(".")[0] for name in held}
     names = [names[0] for names in aliases if not held & {*names}]
@@ -288,8 +289,8 @@ class ModelTensors(NamedTuple):
 
 
 def _below(held: ModelTensors, node: str) -> tuple[dict[str, tuple[int, ...]], list[list[str]]]:
-    """Return the parameters of a node: a dict from name to shape, and a list with all names of each parameter (a tied
-    one has several). Names are relative to the node; "" is the whole model."""
+    """Return the parameters of the model's node `node`, in two forms: a dict from name to shape, and a list with all
+    names of each parameter (a tied one has several). Names are relative to the node. "" stands for the whole model."""
     prefix = f"{node}." if node else ""
     names: dict[str, list[str]] = {}
     below = {}

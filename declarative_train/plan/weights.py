@@ -217,10 +217,11 @@ def _prefixes(names: list[str], others: list[str]) -> list[str]:
 
 
 def _suggest_rename(missing: list[str], unexpected: list[str]) -> str:
-    """Return an entry of `rename` to suggest, such as `{"encoder.": "vit."}`. `missing`: parameters without a value.
-    `unexpected`: names in the file.
+    """Return an entry of `rename` that may give a parameter its value, such as `{"encoder.": "vit."}`. `missing`:
+    parameters without a value. `unexpected`: names in the file that no parameter has.
 
-    The entry is made from the two names that have the most parts at their end in common.
+    One name of each list is chosen, such that the two names have the longest end in common. The entry replaces the
+    beginning of the one by that of the other.
     """
     shared, name, other = max(
         ((_count_shared_parts(name, other), name, other) for name in unexpected for other in missing),

@@ -43,11 +43,14 @@ def read_calibration(path: Path) -> Machine:
 
 
 def calibrate_to_rows(machine: Machine, rows: Sequence[tuple[float, float]]) -> Machine:
-    """Return the machine with two constants fitted to measured steps: `scale` and `error`.
+    """Return the machine with two constants fitted to measured steps: `scale`, by which predicted times are multiplied,
+    and `error`, the error that remains.
 
-    Predicted times are multiplied by `scale`; `error` is the error that remains. `rows`: (predicted, measured) seconds
-    of steps, predicted without `scale`. log(`scale`) is the median of log(measured / predicted), multiplied by the
-    share of the variance that is due to the machine's constants and not to single rows."""
+    `rows`: (predicted, measured) seconds of steps, predicted without `scale`. log(`scale`) is the median of
+    log(measured / predicted), reduced because some of it is due to these steps and not to the machine: it is multiplied
+    by the machine's share of the variance. `error` covers 90 of 100 steps; if there are few steps, it is half of the
+    previous error.
+    """
     known = machine.constants.error
     ratios = [log(measured / predicted) for predicted, measured in rows]
     middle = median(ratios) * known**2 / (known**2 + ROW_ERROR**2 / len(rows))

@@ -177,9 +177,11 @@ class CompileContext:
 def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
     """Return the plan in the mode that `auto` chooses, or None if there is no such mode, and diagnostics.
 
-    All candidates are judged by estimates, whose scale is measured in one trace. The chosen candidate is traced, and
-    so are candidates for which the estimate is not exact enough (`LayoutChoice.doubtful`). If the chosen one does not
-    fit, the search continues. At the time limit it stops, and the plan lists the candidates that were not traced."""
+    All candidates are judged by estimates. For the estimates of memory, one trace measures the factors that turn
+    counted elements into bytes. The chosen candidate is traced, and so are candidates for which the estimate is not
+    exact enough (`LayoutChoice.doubtful`). If the chosen one does not fit, the search continues. At the time limit it
+    stops, and the plan lists the candidates that were not traced.
+    """
     assert site.parameters is not None
     target, tracer = target_of(recipe.layout), site.tracer
     judge = Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
@@ -278,9 +280,12 @@ def _with_num_traced(plan: Plan | None, num_traced: int) -> Plan | None:
 
 
 class ScaleCache:
-    """Cache of the scale of a model's memory estimates (`MemoryScale`), measured once for each pair of precision and
-    recomputation policy. The scale comes from a trace with fsdp on all GPUs, so that `auto` need not trace this mode
-    again. A model that cannot be sharded is traced on one device."""
+    """Cache of `MemoryScale`, the factors that turn counted elements of a model into bytes. The factors are measured in
+    one trace for each pair of precision and recomputation policy.
+
+    The trace uses fsdp on all GPUs, because `auto` then need not trace this mode again. If the model or the batch does
+    not allow fsdp, the trace uses one device. Without a tracer there are no factors.
+    """
 
     def __init__(self, site: CompileContext) -> None:
         self._site = site

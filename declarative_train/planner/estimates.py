@@ -40,9 +40,12 @@ def with_estimates(
     scales: ScaleOf,
     by_length: Sequence[tuple[float, Graph]],
 ) -> tuple[Plan, list[Diagnostic]]:
-    """Return the plan with its memory and its estimate, and diagnostics. `choice`: the choice of `auto`, which has
-    checked the memory; None without `auto`. `scales`: function (recipe, model) -> memory scale, for plans that cannot
-    be traced. `by_length`: (share of the samples, graph) for each length bucket, the longest last."""
+    """Return the plan with its predicted memory and time, and diagnostics.
+
+    `choice`: the choice of `auto`, which has already checked that the plan fits; None without `auto`. `scales`:
+    function (recipe, model) -> `MemoryScale`, for plans that cannot be traced. `by_length`: (share of the samples,
+    graph) for each length bucket, the longest last.
+    """
     named = recipe.layout.hardware
     if tracer is None and named is None and choice is None and recipe.layout.calibration is None:
         return plan, []

@@ -41,8 +41,9 @@ _LIKELIHOODS = {"packed_log_likelihood", "sequence_log_likelihood"}
 
 
 class _Side(NamedTuple):
-    """Input of a loss, with what it depends on: names of fields, names of nodes that have parameters, and names of
-    those that it trains. `kind`: block and output that give it, such as `sequence_log_likelihood:sum`."""
+    """Input of a loss, and what it is computed from. `fields`: names of fields. `nodes`: names of the nodes with
+    parameters. `trained`: those of these nodes that the loss trains through this input. `kind`: block and output that
+    give the input, such as `sequence_log_likelihood:sum`."""
 
     wire: Wire
     fields: frozenset[str]
@@ -144,7 +145,8 @@ def _check_teacher(node: BlockNode, student: _Side, teacher: _Side) -> Iterator[
 
 
 def _follow(scope: Scope, reader: BlockNode, port: str, parameters: Sequence[ParameterPlan]) -> _Side:
-    """Return what the input `port` of a node depends on."""
+    """Return everything that the input `port` of the node `reader` is computed from: fields, nodes with parameters, and
+    those of these nodes that the loss trains through this input."""
     nodes = {node.name: node for node in scope.nodes}
     with_parameters = {item.name.partition(".")[0] for item in parameters}
     trained = {item.name.partition(".")[0] for item in parameters if not item.frozen}

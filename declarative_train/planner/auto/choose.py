@@ -113,9 +113,12 @@ def _make_fit_test(
     verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> Callable[[LayoutVerdict], bool]:
     """Return a function that says whether a candidate may fit on the device. For a traced candidate, the traced memory
-    decides. The estimate of another candidate may be too high by a factor, which is smaller if a similar candidate was
-    traced. `verdicts`: the verdicts on all candidates, from estimates alone. `known`: name of a traced candidate -> its
-    memory in bytes."""
+    decides. Any other candidate is excluded only if it would not fit even if its estimate were too high by a certain
+    factor. The factor is smaller if a similar candidate was traced, because its trace corrects the estimate.
+
+    `verdicts`: the verdicts on all candidates, from estimates alone. `known`: name of a traced candidate -> its memory
+    in bytes.
+    """
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for each in verdicts:
         kind, number = _kind(each)
@@ -135,8 +138,8 @@ def _make_fit_test(
 
 
 def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
-    """Return (kind of a candidate, its number of microbatches or 0). Candidates of one kind have similar errors in
-    their estimates. The kind is a pair: the name of the candidate (or of its family), and its pipeline schedule or "".
+    """Return (kind, number of microbatches) of a candidate; without a pipeline the number is 0. Candidates of one kind
+    have similar errors in their estimates. A kind is (name of the candidate or of its family, pipeline schedule or "").
     """
     pipeline = each.candidate.parallelism.pipeline
     schedule, number = ("", 0) if pipeline is None else (pipeline.schedule, pipeline.microbatches)
@@ -146,11 +149,11 @@ def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
 def _find_doubtful(
     promising: Sequence[LayoutVerdict], possible: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> LayoutVerdict | None:
-    """Return the verdict on the candidate to trace before a mode is chosen, or None if no trace is needed.
+    """Return the verdict on the candidate to trace next, or None if a mode can be chosen without another trace.
 
-    If `promising` is empty, return the smallest candidate that is not traced. If the fastest promising candidate does
-    not fit by its estimate, return this one. If a simpler candidate is about as fast as the fastest one, and would be
-    chosen instead, return the fastest one, unless it is traced.
+    If `promising` is empty, it is the smallest candidate that is not traced. If the candidate to choose from
+    `promising` does not fit by its estimate, it is this candidate. Otherwise it is the fastest candidate, if it is not
+    traced, and if a simpler mode may be chosen in case it does not fit.
 
     `promising`: the candidates that may fit. `possible`: all candidates without an error. `known`: name of a traced
     candidate -> its memory in bytes.
@@ -173,9 +176,9 @@ def _seconds(each: LayoutVerdict) -> float:
 
 
 def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iterator[str]:
-    """Yield the names of the candidates that are too large by their estimates and would be faster than `best`, the
-    fastest first. They were not traced. `may_fit`: the candidates that may fit, because estimates of memory can be too
-    high."""
+    """Yield the names of the candidates that might have been better than `best` but were not traced, the fastest first.
+    They would be faster than `best`, but do not fit by their estimates. `may_fit`: the candidates that may fit in spite
+    of their estimates, because these can be too high."""
     if best.step_s is None:
         return
     for each in sorted(may_fit, key=_seconds):
@@ -184,8 +187,8 @@ def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iter
 
 
 def fastest(fitting: Sequence[LayoutVerdict]) -> LayoutVerdict:
-    """Return the fastest candidate in `fitting`, and the first of several equally fast ones. If no time is known,
-    return the first candidate."""
+    """Return the first candidate in `fitting` whose time is at most `EQUAL` times the shortest one. Such times count as
+    equal, and the first candidate is the simplest. If no time is known, return the first candidate."""
     least = min((each.step_s for each in fitting if each.step_s is not None), default=None)
     if least is None:
         return fitting[0]
@@ -220,8 +223,9 @@ def _choice(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict], target: Targ
 
 
 def _best_of_families(verdicts: Iterable[LayoutVerdict], best: LayoutVerdict) -> list[LayoutVerdict]:
-    """Return one verdict for each family, in the order of the candidates. For the family of the chosen candidate, it
-    is `best`. For another family, it is the fastest candidate that fits, or the smallest one if none fits."""
+    """Return the verdict on one candidate of each family, in the order of the candidates. A family is a group of
+    similar modes (`Candidate.family`). For the family of the chosen candidate, `best`, it is `best`. For any other
+    family, it is the fastest candidate that fits, or the smallest one if none fits."""
     families: dict[str, list[LayoutVerdict]] = {}
     for each in verdicts:
         families.setdefault(each.candidate.family, []).append(each)

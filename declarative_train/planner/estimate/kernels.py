@@ -114,7 +114,7 @@ def kernels_of(
 
 
 def divide_kernels(kernels: NodeKernels, size: int) -> NodeKernels:
-    """Return the kernels that one rank runs for a node if `size` ranks divide each of the given kernels equally."""
+    """Return the kernels of a node on one of `size` ranks, if the ranks divide the work of each kernel equally."""
     return NodeKernels(
         *(
             Kernels(each.flops / size, each.moved / size, each.kind, each.calls / size)
@@ -124,10 +124,13 @@ def divide_kernels(kernels: NodeKernels, size: int) -> NodeKernels:
 
 
 def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int, width: int) -> NodeKernels:
-    """Return the kernels of a node and one more kernel for each collective in `sums.forward` and `sums.backward`.
-    `size`: how many ranks take part. `width`: bytes that a ring sends per element (for an all-reduce, twice the size of
-    the dtype). If the ranks are on several nodes of `devices_per_node` devices, they use all network adapters of a
-    node."""
+    """Return the kernels of a node with those of its collectives added: one kernel for each collective in
+    `sums.forward` and `sums.backward`.
+
+    `size`: how many ranks take part. `devices_per_node`: how many of these ranks fit on one node. If they need several
+    nodes, all network adapters of a node are used. `width`: bytes that a ring sends per element (for an all-reduce,
+    twice the size of the dtype).
+    """
     is_far = size > devices_per_node
     share = (size - 1) / size * width / (devices_per_node if is_far else 1)
 
@@ -179,9 +182,11 @@ def _leaf(
     trained: tuple[str, ...],
     precision: str,
 ) -> NodeKernels | None:
-    """Trace one layer or expression. Return its kernels, or None if it cannot be traced. `text`: the layer's component
-    as JSON, or the expression. `specs`: its inputs, as (name, spec). `graded`: (name of an input, whether it needs a
-    gradient). `trained`: names of the layer's parameters that are trained."""
+    """Return the kernels of one layer or expression from a trace, or None if it cannot be traced.
+
+    `text`: the layer's component as JSON, or the expression. `specs`: (name, spec) of each input. `graded`: (name,
+    whether it needs a gradient) of each input. `trained`: names of the layer's parameters that are trained.
+    """
     try:
         few, many = (_trace(text, is_expression, dict(specs), dict(graded), trained, precision, rows) for rows in ROWS)
     except Exception:  # a layer of a library may raise anything on tensors without memory
@@ -248,8 +253,8 @@ def _example(spec: TensorSpec, rows: int, dtype: torch.dtype, wants_gradient: bo
 
 
 class _AsOnGpus(TorchFunctionMode):
-    """Mode that runs operations as on a GPU where torch's CPU code differs: dropout is one fused operation, and
-    dropout inside attention adds no operations."""
+    """Mode in which dropout costs what it costs on a GPU, where torch's code for CPUs has other operations. Dropout is
+    one fused operation, and dropout inside attention adds none."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if func is torch.dropout and args[1] and args[2]:

@@ -27,9 +27,10 @@ from declarative_train.planner.estimate.placement import DevicePart, Placement
 class MemoryScale:
     """Factors that turn counted elements into bytes of memory, usually measured in a trace of the model.
 
-    kept      bytes per element that nodes keep until their backward
-    working   additional bytes per sample at the peak
-    loss      bytes per sample for the loss"""
+    kept      bytes for each element that a node keeps from its forward to its backward
+    working   further bytes per sample for activations at the peak
+    loss      bytes per sample for the loss
+    """
 
     kept: float
     working: float
@@ -138,8 +139,8 @@ def _count_received(part: DevicePart, placement: Placement) -> int:
 
 
 def _count_reduced(part: DevicePart, model: ModelFacts, placement: Placement) -> int:
-    """Return the bytes of the gradients of the largest unit in the dtype of the reduction. They exist while fsdp
-    reduces them."""
+    """Return the bytes that fsdp needs while it reduces gradients: those of the gradients of the largest unit, in the
+    dtype of the reduction. Without fsdp they are 0."""
     units = _count_per_unit(part, model)
     return units[-1] * REDUCE_BYTES[model.reduce] if placement.is_sharded and units else 0
 
@@ -154,8 +155,8 @@ def _unit_names(part: DevicePart, model: ModelFacts) -> list[str]:
 
 
 def _count_kept(part: DevicePart, model: ModelFacts) -> float:
-    """Return the largest number of elements per sample that wait for the backward, added up over the waiting
-    microbatches."""
+    """Return how many elements per sample wait for the backward at most. If several microbatches wait at the same time,
+    the elements of all are added up."""
     return sum(
         sum(model.nodes[name].kept for name in stage) * number
         for stage, number in zip(part.stages, part.in_flight, strict=True)

@@ -76,12 +76,12 @@ class NodeFacts:
 class ModelFacts:
     """Facts about a model, for estimates of its memory and time.
 
-    opened   the graph, in which blocks that are not units are replaced by their nodes
+    opened   the graph of the model, in which only units stay blocks: any other block is replaced by the nodes in it
     nodes    name of a node in `opened` -> its facts, in the order of the graph
     scored   elements per sample of the inputs of all losses
-    judged   the same without the inputs of losses with `chunks`, which are never in memory as a whole
+    judged   as `scored`, without the losses with `chunks`, whose inputs are never in memory as a whole
     held     the parameters
-    sums     node name -> the elements that ranks exchange in the node
+    sums     name of a node -> the communication inside it
 
     The other fields are described in `model_facts`.
     """
@@ -119,16 +119,16 @@ class ModelFacts:
         return self._kernels[name]
 
     def with_kernels_of(self, whole: ModelFacts) -> ModelFacts:
-        """Return these facts with the kernels of the undivided model `whole`, each divided equally over the ranks of
-        `tensor`, so that no layer need be traced. A step time computed from these kernels is a lower bound for the real
-        one."""
+        """Return these facts with kernels that are computed from those of `whole`, the undivided model. Each kernel is
+        divided equally over the ranks of `tensor`. This needs no trace of the divided layers. A step time computed from
+        these kernels is a lower bound for the real one."""
         made = replace(self, _kernels={})
         made._set_kernels({name: divide_kernels(whole.kernels(name), self.num_tensor_ranks) for name in self.nodes})
         return made
 
     def _set_kernels(self, kernels: Mapping[str, NodeKernels]) -> None:
-        """Set the kernels of all nodes. Collectives in which ranks exchange values inside a node (`sums`) are added to
-        its kernels."""
+        """Set the kernels of all nodes. For each collective that runs inside a node (`sums`), add a kernel to this
+        node."""
         self._kernels.update(kernels)
         width, inner = COMPUTE_BYTES[self.precision], self.num_tensor_ranks * self.num_context_ranks
         for node, sums in self.sums.items():
@@ -144,7 +144,7 @@ class ModelFacts:
                 self._kernels[node] = with_sums(found, each, size, near, sent)
 
     def share(self, name: str, num_shards: int) -> ParameterShare:
-        """Return the size of a node's parameters on one device, if they are divided over `num_shards` devices."""
+        """Return how much of a node's parameters one device has, if `num_shards` devices divide them."""
         key = (name, num_shards)
         if key not in self._shares:
             node = self.nodes[name]
@@ -153,11 +153,12 @@ class ModelFacts:
         return self._shares[key]
 
     def without_experts(self) -> ModelFacts:
-        """Return these facts without the parameters that the ranks of the `expert` axis divide."""
+        """Return these facts without the parameters of experts, which the ranks of the `expert` axis divide."""
         return self._with_parameters({name: node.parameters for name, node in self.nodes.items()})
 
     def experts_alone(self) -> ModelFacts:
-        """Return these facts with only the parameters that the ranks of the `expert` axis divide."""
+        """Return these facts with the parameters of experts as the only parameters. The ranks of the `expert` axis
+        divide them."""
         return self._with_parameters({name: node.experts for name, node in self.nodes.items()})
 
     def _with_parameters(self, held: Mapping[str, tuple[tuple[int, int, int, int], ...]]) -> ModelFacts:

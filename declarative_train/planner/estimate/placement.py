@@ -23,7 +23,7 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class DevicePart:
-    """Part of the model on one kind of device.
+    """Part of the model that each device of one kind has.
 
     stages      for each pipeline stage on the device, the names of its nodes; without a pipeline there is one stage
     in_flight   for each of these stages, the largest number of microbatches that wait for their backward
@@ -42,9 +42,9 @@ class DevicePart:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlacement:
-    """Pipeline of a placement. `schedule`: name of its schedule in the recipe. `wires[i]`: bytes per sample that stage
-    i sends to the next stage, and bytes that it gets back. `stride`: difference between the indices of consecutive
-    ranks of a pipeline."""
+    """Pipeline, as estimates need it. `schedule`: name of its schedule in the recipe. `wires[i]`: bytes per sample that
+    stages i and i + 1 send to each other. `stride`: difference between the device indices of consecutive pipeline
+    ranks."""
 
     schedule: str
     num_ranks: int
@@ -133,8 +133,8 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
 
 def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
     """Return two groups of devices: those that divide each parameter among them, and those that average its gradients.
-    The devices of the first group are neighbours. Those of the second group have the same shard. `num_copies`: number
-    of copies of the whole mesh."""
+    The devices of the second group have the same shard of the parameter. `num_copies`: how many copies of the whole
+    mesh exist; they average gradients too."""
     inner, expert = size_of(mesh, "context", "tensor"), size_of(mesh, "expert")
     shards, replicas = size_of(mesh, "shard"), size_of(mesh, "replicate") * num_copies
     if any(axis.name == "shard" for axis in mesh):
@@ -147,8 +147,9 @@ def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
 def candidate_parts(
     stages: Sequence[tuple[str, ...]], held: Sequence[tuple[int, ...]], schedule: str, num_microbatches: int
 ) -> tuple[DevicePart, ...]:
-    """Return the part of the model on each rank of a pipeline, without computing its whole schedule. `stages`: names of
-    the nodes in each stage. `held[rank]`: indices of the stages on a rank."""
+    """Return the part of the model on each rank of a pipeline. The number of microbatches that wait for their backward
+    is computed by a formula for the schedule, not from the schedule itself. `stages`: names of the nodes in each stage.
+    `held[rank]`: indices of the stages on a rank."""
     row = PIPELINE_SCHEDULES[schedule]
     return tuple(
         DevicePart(

@@ -19,12 +19,14 @@ _SUMMED = ("columns", "rows", "split", "gathered", "vocabulary", "hidden")  # ki
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Communication inside one node. Each tuple has one entry for each collective: its elements per sample.
+    """Communication inside one graph node whose work several ranks divide. Each tuple has one number for each
+    collective: its elements per sample.
 
-    forward, backward   sums over the ranks of `tensor`
+    forward, backward   all-reduces over the ranks of `tensor`
     exchanges           rows sent between the ranks of `expert`, in the forward and again in the backward
     keys, keys_back     keys and values, and their gradients, exchanged between the ranks of `context`
-    balance             sums over the ranks of `context` for balance losses, in the forward and again in the backward"""
+    balance             all-reduces for balance losses over the ranks of `context`, in forward and again in backward
+    """
 
     forward: tuple[int, ...] = ()
     backward: tuple[int, ...] = ()
@@ -65,12 +67,13 @@ def divide_for_rank(
 
 
 def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
-    """Return the exchanges of a sample's keys and values between `size` ranks, each of which has a part of the
-    positions.
+    """Return the communication of one attention layer whose positions are divided over `size` ranks. The ranks exchange
+    keys and values in the forward, and their gradients in the backward. Around a ring, the backward sends the keys and
+    values again.
 
-    `elements`: elements of the keys and values of all positions. `widening`: 0 if keys are gathered and their
-    gradients scattered. If keys travel around a ring, it is the number of bytes of a key's gradient relative to those
-    of the key."""
+    `elements`: elements of the keys and values of all positions of a sample. `widening`: 0 if each rank gathers all
+    keys at once. If keys travel around a ring, it is (bytes of a key's gradient) / (bytes of the key).
+    """
     if not widening:
         return Sums(keys=(elements * size,), keys_back=(elements * size,))
     sent = elements * size // (size - 1)  # `Sums` counts the part that a rank keeps, too
@@ -103,8 +106,8 @@ def _head_sizes(node: Node, known: Mapping[Edge, TensorSpec]) -> tuple[int, int,
 
 
 class _Divider:
-    """Converter of a graph to the sizes that one rank of the `tensor` axis has. It stores the communication of each
-    layer in the dict `sums`, by path."""
+    """Converter of a graph to the sizes that its tensors have on one rank of the `tensor` axis. It also fills `sums`, a
+    dict from the path of a layer to its communication."""
 
     def __init__(self, cuts: Cuts, size: int, sums: dict[str, Sums], shapes: Mapping[str, tuple[int, ...]]) -> None:
         self._cuts, self._size, self._sums, self._shapes = cuts, size, sums, shapes
@@ -112,9 +115,9 @@ class _Divider:
     def divide(
         self, graph: Graph, prefix: str, inputs: Mapping[str, TensorSpec]
     ) -> tuple[Graph, dict[str, TensorSpec]]:
-        """Return the graph with the tensor sizes that one rank has. Also return a dict from the name of each output of
-        the graph that ranks divide to its spec on one rank. `prefix`: path of the graph with a dot at the end, or "".
-        `inputs`: the same dict for the graph's inputs."""
+        """Return the graph with the sizes on one rank, and the outputs of the graph that ranks divide: a dict from name
+        to spec on one rank. `prefix`: path of the graph with a dot at the end, or "". `inputs`: the same dict for the
+        inputs of the graph."""
         known: dict[Edge, TensorSpec] = graph.specs()
         divided: dict[Edge, TensorSpec] = dict(inputs)
         nodes = []
@@ -129,9 +132,9 @@ class _Divider:
     def _divide_node(
         self, node: Node, path: str, given: Mapping[str, TensorSpec], known: Mapping[Edge, TensorSpec]
     ) -> tuple[Node, dict[str, TensorSpec]]:
-        """Return the node with the tensor sizes that one rank has. Also return a dict from the name of each output that
-        ranks divide to its spec on one rank. `given`: the same dict for the node's inputs. `known`: specs of all edges
-        of the graph, with undivided sizes."""
+        """Return the node with the sizes on one rank, and the outputs of the node that ranks divide: a dict from name
+        to spec on one rank. `given`: the same dict for the inputs of the node. `known`: the undivided spec of each edge
+        of the graph."""
         if node.graph is not None:
             graph, outputs = self.divide(node.graph, f"{path}.", given)
             return replace(node, graph=graph, outputs={**node.outputs, **outputs}), outputs
@@ -175,8 +178,8 @@ class _Divider:
         return {**component, "out_features": output.shape[-1] // size}
 
     def _sums_inside(self, path: str, vectors: int) -> Iterator[Sums]:
-        """Yield the communication of each divided submodule of a library model (a layer that is a whole model of a
-        library). `vectors`: number of vectors per sample that the layer reads."""
+        """Yield the communication of each divided submodule of the library model at `path`. Such a model is a single
+        layer of the graph. `vectors`: number of vectors per sample that this layer reads."""
         for part, cut in self._cuts.parts[path].items():
             if cut.kind == "experts":
                 yield Sums(exchanges=(vectors * cut.sent,) * 2)

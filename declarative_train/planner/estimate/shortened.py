@@ -19,9 +19,9 @@ MOST_RANKS = 8  # that shard parameters
 
 @dataclass(frozen=True, slots=True)
 class CopyChain:
-    """Chain of equal copies of a block (`repeat`), in which each copy reads the previous one. `paths`: the paths of the
-    copies in the model. `node`: path of the layer that contains the copies if they are parts of a library's model; ""
-    if they are nodes of the graph."""
+    """Chain of equal copies of a block, in which each copy reads the previous one. `paths`: the paths of the copies in
+    the model. `node`: if the copies are parts of a library's model, the path of this model; "" for the copies of a
+    `repeat`."""
 
     paths: tuple[str, ...]
     node: str = ""
@@ -47,9 +47,9 @@ def find_chains(plan: Plan, least: int) -> list[CopyChain]:
 def _chains_inside(
     plan: Plan, graph: Graph, prefix: str, least: int, settings: Mapping[str, list[tuple[Any, ...]]]
 ) -> Iterator[CopyChain]:
-    """Yield a chain for each library model in `graph` that has at least `least` equal parts and can be built with
-    fewer. `prefix`: path of the graph with a dot at the end, or "". `settings`: path -> settings of the parameters
-    below it."""
+    """Yield a chain for each library model in `graph` whose parts are at least `least` equal blocks. The library must
+    be able to build the model with fewer blocks. `prefix`: path of the graph with a dot at the end, or "". `settings`:
+    dict from a path to the settings of the parameters below it."""
     for node in graph.nodes:
         path = f"{prefix}{node.name}"
         if node.graph is not None:
@@ -76,7 +76,8 @@ def _shorten_layer(node: Node, copies: int, kept: int) -> dict[str, object] | No
 
 
 def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
-    """Return the plan with shorter chains: only the first `kept[i]` copies of chain `runs[i]` remain."""
+    """Return the plan with shorter chains. Of chain `runs[i]`, only the first `kept[i]` copies remain; the nodes after
+    the chain read the last of these."""
     moved: dict[str, str] = {}  # removed path -> the path that replaces it
     for run, number in zip(runs, kept, strict=True):
         moved |= dict.fromkeys(run.paths[number:], run.paths[number - 1])
@@ -96,9 +97,10 @@ def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
 
 
 def fewer_ranks(plan: Plan) -> Plan:
-    """Return the plan with fewer ranks: at most `MOST_RANKS` that shard parameters, and two that average gradients.
-    More ranks that average gradients would need the same memory each. Other axes are unchanged. The ranks of `expert`
-    count as ranks that shard, because they shard all parameters except experts."""
+    """Return the plan with fewer ranks, because a trace of very many would take too long. At most two ranks average
+    gradients; more of them would need the same memory each. About `MOST_RANKS` ranks shard parameters, more if the axis
+    `expert` is large. The ranks of `expert` count as such, because they shard all parameters except experts. Other axes
+    are unchanged."""
     most = {"replicate": 2, "shard": max(2, MOST_RANKS // plan.layout.size("expert"))}
     mesh = tuple(MeshAxis(axis.name, min(axis.size, most.get(axis.name, axis.size))) for axis in plan.layout.mesh)
     number = prod(axis.size for axis in mesh)
@@ -144,8 +146,9 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 
 
 def _follows(chain: Sequence[Node], node: Node, used: Mapping[str, list[str]]) -> bool:
-    """Return whether `node` is the next copy in `chain`. It must be the only reader of the chain's last node, and all
-    other inputs of it must be those of the last node. `used`: node name -> names of the nodes that read it."""
+    """Return whether `node` is the copy that continues `chain`. It must be equal to the last copy and have the next
+    number. It must be the only reader of the last copy, and read the same other values. `used`: dict from the name of a
+    node to the names of the nodes that read it."""
     last = chain[-1]
     stem, _, number = last.name.rpartition(".")
     if not stem or not number.isdigit() or node.name != f"{stem}.{int(number) + 1}":

@@ -63,8 +63,8 @@ class StepTime:
         return self.compute_s + self.exposed_s + self.bubble_s + self.update_s + self.waiting_s
 
     def scale_by(self, factor: float) -> StepTime:
-        """Return the time with every part multiplied by `factor`, and with 0 seconds of waiting for data, which the
-        caller adds later."""
+        """Return this time with all seconds multiplied by `factor`. The transfers stay as they are. The seconds of
+        waiting for data are 0, because the caller adds them later."""
         compute_s, exposed_s = factor * self.compute_s, factor * self.exposed_s
         return StepTime(compute_s, exposed_s, factor * self.bubble_s, factor * self.update_s, self.transfers)
 
@@ -103,7 +103,8 @@ def step_time(model: ModelFacts, placement: Placement, machine: Machine) -> Step
 def _part_time(
     part: DevicePart, passes: Sequence[StageTime], model: ModelFacts, placement: Placement, machine: Machine
 ) -> StepTime:
-    """Return the time of a step on one device. `passes`: the seconds of one microbatch in each of its stages."""
+    """Return the time of a step on the device with this part of the model, without idle time in the pipeline. `passes`:
+    for each stage on the device, the seconds of one microbatch."""
     number = placement.num_microbatches
     if placement.scatters and not machine.constants.runs_ahead:  # one process computes all copies, with all its cores
         number *= placement.num_devices
@@ -153,12 +154,13 @@ def _time_exposed(
 ) -> float:
     """Return the seconds of fsdp's communication in a step during which nothing is computed.
 
-    A unit is gathered while the previous unit computes; the first unit has no previous one. The last backward overlaps
-    with its own gathers and with the reductions.
+    The parameters of a unit are gathered while the previous unit computes. Nothing computes while the first unit is
+    gathered. During the last backward, gathers and reductions share the time.
 
     `number`: forwards in a step. `forward_s`, `backward_s`: seconds of one forward and one backward, without
-    communication. `gather_s`, `reduce_s`: seconds of all gathers, and of all reductions, in a step. `num_nodes`:
-    number of graph nodes, which approximates the number of units."""
+    communication. `gather_s`, `reduce_s`: seconds of all gathers, and of all reductions, in a step. `num_nodes`: number
+    of graph nodes, which approximates the number of units.
+    """
     once_s = gather_s / (2 * number)
     first_s = max(0.0, once_s - forward_s)
     again_s = max(0.0, once_s - backward_s)
@@ -233,9 +235,9 @@ def _loss_s(model: ModelFacts, rows: float, machine: Machine) -> float:
 
 
 def _hops_s(number: int, placement: Placement, machine: Machine) -> tuple[float, float]:
-    """Return two times for one microbatch: the seconds to send the output of a stage to the next stage, and the seconds
-    to send the gradient of its input to the previous stage. `number`: index of the stage. A time is 0 if the other
-    stage is on the same rank or does not exist."""
+    """Return (forward, backward): seconds in which stage `number` sends the values of one microbatch. Forward, it sends
+    its output to the next stage. Backward, it sends the gradient of its input to the previous stage. A time is 0 if the
+    other stage is on the same rank or does not exist."""
     pipes = placement.pipes
     assert pipes is not None
     schedule = PIPELINE_SCHEDULES[pipes.schedule]

@@ -101,15 +101,16 @@ def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -
 
 
 def shares(names: Iterable[str], model: ModelFacts, group: DeviceGroup, width: int) -> int:
-    """Return the bytes of the parameters of the nodes `names`, added up over all devices of a group. They include the
-    padding that makes the shards of the devices equal. `width`: bytes per element."""
+    """Return the bytes of the parameters of the nodes `names`, summed over the shards on all devices of `group`. The
+    shards have equal sizes, so the padding is included. `width`: bytes per element."""
     held = model.share_of(names, group.size)
     return (held.weights * width + held.packed) * group.size
 
 
 def reductions(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the reductions of gradients in a step. These are a reduce-scatter over the shards, once or after every
-    microbatch; an average over the replicas, once; and a sum over the devices that divide positions, once."""
+    """Return the communication of gradients in a step, of up to three kinds. Ranks that shard parameters reduce and
+    scatter gradients, once or after every microbatch. Replicas average gradients once. Devices that divide positions
+    sum gradients once."""
     if model.num_expert_ranks > 1:
         return _with_experts(reductions, part, model, placement, machine)
     size = model.share_of(part.nodes).trained * REDUCE_BYTES[model.reduce]
@@ -140,9 +141,9 @@ def _with_experts(
     placement: Placement,
     machine: Machine,
 ) -> list[Transfer]:
-    """Return the transfers of one kind: first those of parameters outside of experts, then those of experts. Experts
-    are separate because fewer devices have the same ones. `kind`: function that returns the transfers of this kind,
-    such as `gathers`."""
+    """Return the transfers that the function `kind` (such as `gathers`) gives for all parameters. It is called twice:
+    for the parameters outside of experts, and for those of experts. They differ in the devices that take part, because
+    fewer devices have the same experts."""
     own = placement.of_experts(model.num_expert_ranks)
     return [
         *kind(part, model.without_experts(), placement, machine),
@@ -179,8 +180,8 @@ def messages(part: DevicePart, model: ModelFacts, placement: Placement, machine:
 
 
 def tensor_sums(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the all-reduces over the ranks that divide layers (`tensor`), for forward and backward of all
-    microbatches."""
+    """Return the all-reduces of the axis `tensor`, whose ranks divide layers. Forward and backward of all microbatches
+    are included."""
     size = model.num_tensor_ranks
     found = [model.sums[name] for name in part.nodes if name in model.sums]
     elements = [each for sums in found for each in (*sums.forward, *sums.backward)]
@@ -193,8 +194,8 @@ def tensor_sums(part: DevicePart, model: ModelFacts, placement: Placement, machi
 
 
 def key_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the exchanges of keys and values, and of their gradients, between the ranks that divide positions
-    (`context`), for all microbatches."""
+    """Return the exchanges of attention between the ranks of the axis `context`, which divide positions. The ranks
+    exchange keys and values, and the gradients of these. Forward and backward of all microbatches are included."""
     found = [model.sums[name] for name in part.nodes if name in model.sums]
     elements = [each for sums in found for each in (*sums.keys, *sums.keys_back)]
     return _exchanges("keys and values", elements, placement.positions, model, placement, machine)
@@ -214,8 +215,9 @@ def balance_sums(part: DevicePart, model: ModelFacts, placement: Placement, mach
 
 
 def expert_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the exchanges of rows between the ranks that divide experts (`expert`), for forward and backward of all
-    microbatches. All experts are assumed to be used equally."""
+    """Return the all-to-all exchanges of the axis `expert`: a rank sends each input row to the rank that has its
+    expert, and gets the result back. They include forward and backward of all microbatches. All experts are assumed to
+    be used equally."""
     elements = [each for name in part.nodes if name in model.sums for each in model.sums[name].exchanges] * 2
     group = DeviceGroup(model.num_expert_ranks, model.num_tensor_ranks * model.num_context_ranks)
     return _exchanges("rows of experts, all-to-all", elements, group, model, placement, machine)
@@ -224,9 +226,12 @@ def expert_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, 
 def _exchanges(
     what: str, elements: Sequence[int], group: DeviceGroup, model: ModelFacts, placement: Placement, machine: Machine
 ) -> list[Transfer]:
-    """Return a list with one transfer, for all exchanges in which each rank of a group sends rows to every other rank.
-    The list is empty if the group has one rank. `what`: name of the transfer. `elements`: elements per sample of each
-    exchange, including those that a rank keeps."""
+    """Return one transfer that stands for several exchanges, as a list. In an exchange, each rank of `group` sends a
+    part of its values to every other rank. The list is empty if the group has one rank or there are no exchanges.
+
+    `what`: name of the transfer. `elements`: for each exchange, its elements per sample, including those that a rank
+    keeps.
+    """
     if group.size < 2 or not elements:
         return []
     times = placement.rows * placement.num_microbatches
@@ -235,8 +240,8 @@ def _exchanges(
 
 
 def layer_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the transfers that run inside layers, between two kernels of a layer. They are those of ranks that divide
-    layers, positions or experts."""
+    """Return the transfers in the middle of a layer, which it needs before its next kernel. They exist if ranks divide
+    layers (`tensor`), positions (`context`) or experts (`expert`)."""
     return [each for kind in IN_LAYERS for each in kind(part, model, placement, machine)]
 
 

@@ -24,8 +24,8 @@ FEW = 3  # copies: the first, one in the middle, the last
 
 
 class UnevenError(Exception):
-    """Error: the traces of two chains of blocks cannot be matched, because the trace of the longer chain has other
-    operations than the shorter one has, besides those of the additional block."""
+    """Error: two traces, with shorter and longer chains of blocks, cannot be matched. Apart from the operations of the
+    additional blocks, they have different operations."""
 
 
 Passes = tuple[tuple[str, ...], ...]
@@ -69,8 +69,9 @@ def extrapolate(base: MemoryTrace, longer: Sequence[MemoryTrace], copies: Sequen
 
 
 def _growth(base: MemoryTrace, longer: MemoryTrace) -> Any:
-    """Return an array (operations, classes of memory) of the bytes that one more copy adds at each moment of `base`. If
-    a moment can be matched both from the beginning and from the end of its pass, the larger difference counts."""
+    """Return the bytes that one more copy adds at each moment of the trace `base`, as an array (operations, classes of
+    memory). A moment is matched with one of `longer`, counted from the beginning or from the end of its pass. If both
+    are possible, the larger difference counts."""
     try:
         return _growth_by_pass(base.passes, longer.passes, base, longer)
     except UnevenError:  # in a split backward a copy may have passes of its own

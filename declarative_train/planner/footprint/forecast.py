@@ -123,7 +123,7 @@ def _without_irrelevant(plan: Plan) -> Plan:
 
 
 def _split_positions(layout: LayoutPlan) -> list[list[int]]:
-    """Divide the pipeline positions into groups, one for each process that traces. There is one process per core, up
+    """Return the pipeline positions in groups. Each group is traced by one process. There is one process per core, up
     to a limit, because each process needs memory."""
     places = list(kinds_of_rank(layout))
     number = min(usable_cores(), MOST_AT_ONCE, len(places))
@@ -165,9 +165,12 @@ def _chunks(plan: Plan) -> int:
 
 
 def _fewer_microbatches(plan: Plan) -> list[Plan]:
-    """Return three copies of a pipeline's plan with fewer microbatches: n, n + r and n + 2 r for r pipeline ranks. A
-    full pipeline repeats its schedule, so its memory is constant or grows linearly with the microbatches. The list is
-    empty without a pipeline, or if tracing the three copies would not be less work."""
+    """Return three copies of a pipeline's plan with fewer microbatches, to be traced in its place. If the first has n
+    microbatches and the pipeline has r ranks, the others have n + r and n + 2 r. A full pipeline repeats its schedule,
+    so memory is constant or grows linearly with the microbatches.
+
+    The list is empty without a pipeline, or if tracing the three copies would not be less work.
+    """
     pipeline, ranks, number = plan.layout.pipeline, plan.layout.size("pipeline"), _chunks(plan)
     if pipeline is None:
         return []
@@ -270,16 +273,17 @@ def _device(layout: LayoutPlan) -> Literal["cuda", "cpu", "mps"]:
 
 
 def _are_chunks_alike(layout: LayoutPlan) -> bool:
-    """Return whether every accumulation step does the same work. The last one does more if it reduces whole gradients,
-    or averages gradients over replicas."""
+    """Return whether all accumulation steps (chunks) do the same work. The last one does more if gradients are only
+    reduced there, or averaged over replicas."""
     if layout.sharding is not None:
         return not layout.sharding.keeps_gradients and not layout.has("replicate")
     return layout.is_one_process and not layout.scatters
 
 
 def _few(plan: Plan, runs: list[CopyChain]) -> list[int]:
-    """Return how many copies to trace of each chain in `runs`. If one of every n blocks is recomputed, n consecutive
-    blocks count as one copy, because a recomputed block needs other memory than one that is not."""
+    """Return how many copies to trace of each chain in `runs`: `FEW` groups of copies, and the copies that are left
+    over if the whole chain is divided into groups. If one of every n blocks is recomputed, a group is n consecutive
+    blocks, because a recomputed block needs other memory than the others. Otherwise a group is one block."""
     alike = plan.training.recomputation.every
     return [FEW * alike + len(run.paths) % alike for run in runs]
 

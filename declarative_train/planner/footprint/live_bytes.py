@@ -100,8 +100,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stored.kind, stored.is_claimed = kind, True
 
     def take_batch(self, tensor: Any) -> None:
-        """Count a tensor of a batch as input data, with the bytes of the tensor. The bytes of its storage would be too
-        many: one storage may contain several steps that were read ahead."""
+        """Count a tensor of a batch as input data. Count the bytes of the tensor instead of those of its storage,
+        because one storage may contain the batches of several steps."""
         storage = tensor.untyped_storage()
         stored = self._stored.get(id(storage))
         if stored is None:

@@ -87,8 +87,8 @@ class MemoryObserver:
             self._live.claim(gradient, GRADIENTS)
 
     def _set_in_backward(self, phase: int, tensors: Iterable[torch.Tensor]) -> None:
-        """Give the class `phase` to all storages that are created after the backward has computed the gradient of one
-        of these tensors."""
+        """From a certain moment in the backward on, give the class `phase` to new storages. The moment is when the
+        gradient of one of `tensors` has been computed."""
 
         def set_phase(_: torch.Tensor) -> None:
             self._live.phase = phase

@@ -134,8 +134,8 @@ def _candidate(each: CandidatePlan) -> list[str]:
 
 
 def _not_shown(choice: ChoicePlan) -> list[str]:
-    """Return one line that says how many candidates the table leaves out, or [] if it has all of them. Candidates that
-    differ only in schedule or microbatches have one row together; a long table is cut."""
+    """Return a line with the number of candidates that the table leaves out; [] if it leaves out none. Of candidates
+    that differ only in schedule or microbatches, the table has only one. It also ends after a fixed number of rows."""
     possible = sum(each.memory_bytes is not None for each in choice.candidates)
     rest = choice.num_considered - len(choice.candidates) + max(0, possible - _MOST_CANDIDATES)
     return [f"{format_count(rest, 'more candidate')}, slower or too large"] if rest else []
@@ -263,8 +263,8 @@ def _between(low: str, high: str) -> str:
 
 
 def step_bounds(plan: Plan) -> tuple[float, float]:
-    """Return two bounds of the step time in seconds: if communication overlaps with computing as far as possible, and
-    if it does not overlap at all."""
+    """Return (lower, upper) bound of the step time in seconds. At the lower bound, communication overlaps with
+    computing as far as possible. At the upper bound, it does not overlap at all."""
     estimate = plan.estimate
     assert estimate is not None
     assert estimate.step_s is not None

@@ -69,8 +69,8 @@ def describe_model(plan: Plan) -> list[str]:
 
 
 def _same_copy(node: Node) -> tuple[object, ...]:
-    """Return a key that is equal for nodes which share a row of the table of nodes: copies of a `repeat` whose rows
-    would be equal."""
+    """Return a key for a node in the table of nodes. Copies of a `repeat` have equal keys if their rows would be equal.
+    Nodes with equal keys share one row."""
     parts = node.name.split(".")
     if not parts[-1].isdigit():
         return (node.name,)
@@ -149,9 +149,9 @@ class UpdateGroup(NamedTuple):
 
 
 def groups_of(plan: Plan, *, by_start: bool = False) -> list[UpdateGroup]:
-    """Return the groups of parameters that the optimizer updates in the same way, in the order of the model. Tied and
-    frozen parameters are left out. `by_start`: include frozen parameters, and also divide the groups by initial
-    values."""
+    """Return the trained parameters in groups, in the order of the model. The optimizer updates all parameters of a
+    group in the same way. Tied parameters are left out. `by_start`: frozen parameters are included, and the parameters
+    of a group also have the same kind of initial values."""
     found: dict[str, UpdateGroup] = {}
     for parameter in plan.parameters:
         if parameter.tie is None and (by_start or not parameter.frozen):
