@@ -303,8 +303,8 @@ def normalized_in_training_only(draft: Draft) -> Iterator[Diagnostic]:
     """normalized-in-training-only (R161)
 
     Finds: a `normalize` for training alone, or for evaluations alone, without one for the others.
-    Why:   the model is trained on pictures of one scale and evaluated on those of another: the training metrics rise,
-           those of evaluations and predictions are wrong.
+    Why:   the model is then trained on pictures with one range of values and evaluated on pictures with another. The
+           training metrics improve, but evaluations and predictions are wrong.
     Diff:
         data:
           transforms:

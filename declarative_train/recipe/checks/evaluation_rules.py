@@ -89,8 +89,9 @@ def chosen_by_test_set(draft: Draft) -> Iterator[Diagnostic]:
     """chosen-by-test-set (K005)
 
     Finds: a `best`, `early_stop` or `sweep` that compares a metric of the set `test`.
-    Why:   what is chosen by the test set fits its rows better than new ones, so the error on this set is then too small
-           an estimate. The set `test` is evaluated once, at the end, after everything was chosen by another set.
+    Why:   a checkpoint or setting that is chosen by the test set fits its rows better than new rows, so the test error
+           would be lower than the error on new data. The set `test` is evaluated once, at the end. Choose by another
+           set.
     Bad:
         data: {split: {test: 0.2, validation: 0.2}}
         evaluation: {sets: [validation, test]}

@@ -39,11 +39,12 @@ _OF_ALL = ELEMENTWISE | {
 def implausible_setting(draft: Draft) -> Iterator[Diagnostic]:
     """implausible-setting (R160)
 
-    Finds: a number that other libraries count the other way: a `momentum` of `batch_norm` above 0.5, a dropout of more
-           than 0.8, a `decay` of `ema` below 0.5, a `label_smoothing` above 0.5; also an `eps` of a norm of 0.1 or
+    Finds: a number that is probably 1 minus the right one: a `momentum` of `batch_norm` above 0.5, a dropout of more
+           than 0.8, a `decay` of `ema` below 0.5, a `label_smoothing` above 0.5. Also an `eps` of a norm of 0.1 or
            more, and a `temperature` of `info_nce` of 5 or more.
-    Why:   Keras' `momentum` and TensorFlow's `keep_prob` are shares that are kept, but `momentum` and `p` are shares
-           that are replaced and dropped. The `decay` of `ema` is kept. A large `eps` outweighs the variance. The
+    Why:   other libraries count the other way. Keras' `momentum` is the share of the old average that is kept; here it
+           is the share that is replaced. TensorFlow's `keep_prob` is the share of values that is kept; `p` is the share
+           that is dropped. The `decay` of `ema` is the share that is kept. A large `eps` outweighs the variance. The
            temperature divides similarities from -1 to 1: at 5, the loss can hardly fall, whatever is learned.
     Diff:
         training:
@@ -96,10 +97,10 @@ def implausible_setting(draft: Draft) -> Iterator[Diagnostic]:
 def first_sees_itself(draft: Draft) -> Iterator[Diagnostic]:
     """first-sees-itself (G027)
 
-    Finds: a `sequence_pool` of the first position, or a slice `[:, 0]`, of a sequence that only causal attention or
-           recurrent layers of one direction have made.
-    Why:   a position of such a layer depends on itself and earlier ones, so the first one depends on the first token
-           alone, which is often the same in all texts. The rest of the sequence is not used.
+    Finds: a `sequence_pool` of the first position, or a slice `[:, 0]`, of a sequence in which no position depends on
+           later ones, because its layers are causal attention or recurrent layers of one direction.
+    Why:   the first position then depends on the first token alone, which is often the same in all texts. The rest of
+           the sequence is not used.
     Diff:
         model:
           graph:

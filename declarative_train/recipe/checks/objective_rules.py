@@ -40,7 +40,7 @@ def unknown_term(draft: Draft) -> Iterator[Diagnostic]:
     """unknown-term (O002)
 
     Finds: a metric whose `of` names a loss that does not exist.
-    Why:   the metric would use the input, target and mask of that loss.
+    Why:   the metric takes its input, target and mask from that loss.
     Diff:
         objective:
     -     metrics: {accuracy: {of: kind}}

@@ -26,8 +26,9 @@ MOST_SHARDS = 1024
 def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:
     """ranks-do-not-divide (P001)
 
-    Finds: a number of GPUs that is not divisible by the sizes of the axes of parallelism, or of which these sizes use
-           only a part; or a number of stages that is not divisible by the ranks of a pipeline.
+    Finds: a number of GPUs that the axes of parallelism do not fit: it is not divisible by the product of their sizes,
+           or this product uses only a part of the GPUs. Also a number of stages that is not divisible by the number of
+           ranks in a pipeline.
     Why:   all ranks of a group do the same share of the work. Remaining ranks would be idle or wait forever.
     Diff:
     -   parallelism: {data: {shard: all, replicate: 3}}
@@ -169,9 +170,9 @@ def too_many_shards(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: parameters that are sharded over more than 1,024 ranks.
     Why:   in every step, each rank gathers every parameter from all of these ranks, although a small parameter has
-           elements on only a few of them. When a checkpoint is saved, rank 0 plans a piece of every tensor for each
-           rank. With several replicas of at most 1,024 ranks, all ranks communicate only once per step, to average the
-           gradients, and the replicas share the writing of each piece.
+           elements on only a few of them. When a checkpoint is saved, rank 0 plans for every tensor what each rank
+           writes. With several replicas, a rank gathers parameters only from the ranks of its replica. All ranks
+           communicate only once per step, to average the gradients.
     Diff:
     -   parallelism: {data: {shard: all}}
     +   parallelism: {data: {shard: all, replicate: 2}}

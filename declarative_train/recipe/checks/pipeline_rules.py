@@ -54,7 +54,8 @@ def schedule_needs_microbatches(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: a number of microbatches, over all accumulation steps, that the pipeline schedule does not support.
     Why:   1f1b and dualpipev need at least one microbatch for each stage, because they fill all stages before the
-           first backward. Interleaved schedules process microbatches in rounds of equal size.
+           first backward. An interleaved schedule processes the microbatches in several rounds, and each round must
+           have the same number of them.
     Diff:
     -   parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 1}}
     +   parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 2}}

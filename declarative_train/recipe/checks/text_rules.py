@@ -97,8 +97,8 @@ def displaced_loss(document: Document) -> Iterator[Diagnostic]:
     """displaced-loss (W017)
 
     Finds: a recipe with `losses` whose base has `loss`, which is replaced without being mentioned.
-    Why:   `loss` is the short form of `losses` with one term; the two are not merged. If a second loss should be
-           added, it would be the only one.
+    Why:   `loss` is the short form of `losses` with one entry, and the two are not merged. A loss that was meant as an
+           addition to that of the base would be the only one.
     Diff:
         objective:
     -     losses: {other: {type: cross_entropy, input: logits, target: digit}}

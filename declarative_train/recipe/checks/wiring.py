@@ -37,7 +37,7 @@ def unknown_port(span: Span, name: str, kind: str, known: Iterable[str]) -> Diag
     """unknown-port (W002)
 
     Finds: a name in `inputs` that is not an input port of the component.
-    Why:   inputs are connected by name, so that a mask, for example, cannot be taken for a memory.
+    Why:   inputs are connected by name, so that a mask, for example, is not connected to another input.
     Diff:
         model:
           graph:

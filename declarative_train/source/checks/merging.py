@@ -87,7 +87,7 @@ def base_outside_tree(span: Span, path: str, root: str) -> Diagnostic:
     """base-outside-tree (M004)
 
     Finds: an `extends` that names a file outside the folder tree of the recipe. The tree is the git repository of the
-           recipe; without one, the working directory, or the recipe's folder if that is not below it.
+           recipe. If there is none, it is the working directory if the recipe is inside it, else the recipe's folder.
     Why:   if the recipe is copied or sent to another machine, this file is left behind, and the recipe cannot be read.
     Diff:
     -   # file: tree/recipe.yaml
