@@ -48,12 +48,12 @@ class Metric:
 
 
 class LrSchedule:
-    """Schedule of the learning rate: a factor on the learning rate of every parameter. The factor of dtrain's warm-up
-    is multiplied with it."""
+    """Schedule of the learning rate. It multiplies the learning rate of every parameter by a factor. The factor of
+    dtrain's warm-up is applied in addition."""
 
     def factor(self, step: int, num_steps: int) -> float:
-        """Return the factor of optimizer step `step`, from 0, of `num_steps` steps. The steps of the warm-up are not
-        counted in either."""
+        """Return the factor of an optimizer step. `step`: number of the step, from 0. `num_steps`: how many steps there
+        are. Both leave out the steps of the warm-up."""
         raise NotImplementedError
 
 

@@ -147,9 +147,9 @@ def _move_into_place(made: Path, place: Path) -> None:
 def _make_program(
     trained: Trained, outputs: Sequence[str], kind: Inputs, dtype: torch.dtype | None, *, is_program: bool
 ) -> Program:
-    """Return the program to export. `is_program`: the format contains the computation. If it does not, and `outputs` is
-    empty, the program has the tensors of the whole model. Its `learned`, the names of trained parameters, then includes
-    parameters that were loaded together with adapters, because a file of adapters needs them."""
+    """Return the program to export. `is_program`: the format contains the computation, not only tensors. Without the
+    computation, and with empty `outputs`, the program has the tensors of the whole model. Then `learned` has the names
+    of the trained parameters, and of those that were loaded together with adapters. A file of adapters needs both."""
     if is_program or outputs:
         return make_program(trained, outputs, kind=kind, dtype=dtype)
     program = make_program(trained, tuple(trained.plan.graph.outputs), kind=kind, dtype=dtype)

@@ -136,9 +136,9 @@ def _modules(program: Program) -> dict[str, LoraLinear]:
 
 
 def _rows(program: Program, name: str, rows: int) -> Iterator[tuple[PartPlan, int, int]]:
-    """Yield the tensors of the published base model that form the parameter `name`, as (tensor, first row, row after
-    the last). `rows`: number of rows of the parameter. Without a published base model, yield only the parameter itself.
-    Raises ExportFailure if the base model lacks the parameter."""
+    """Yield the tensors of the published base model that form the parameter `name`. Each comes as (tensor, first, end)
+    with the range of its rows in the parameter, which has `rows` rows. Without a published base model, yield only the
+    parameter itself. Raises ExportFailure if the base model lacks the parameter."""
     base = program.base
     if base is None:
         from declarative_train.plan.plan import PartPlan

@@ -52,8 +52,8 @@ class ProgramInput:
 
 @dataclass(frozen=True)
 class ProgramOutput:
-    """Output of an exported program. `meanings`: for each loss that reads the output, what its numbers are (scores,
-    classes, ...). `unit`: the program converts the output to the unit of this meaning; None: it is not converted."""
+    """Output of an exported program. `meanings`: for each loss that reads the output, what its numbers mean (scores,
+    classes, ...). `unit`: the meaning to whose unit the program converts the output; None: no conversion."""
 
     name: str
     dtype: torch.dtype
@@ -133,8 +133,8 @@ class Prepare(nn.Module):
 
 
 class ToUnit(nn.Module):
-    """Layer that converts an output (B, *items) to the unit of its target's columns. If the target is a count, the
-    model's output is the logarithm of the count, and the result is the count."""
+    """Layer that converts an output (B, *items) to the unit of its target's columns. For a target that is a count, the
+    model computes the logarithm of the count, and this layer returns the count."""
 
     def __init__(self, meaning: Meaning, dtype: torch.dtype) -> None:
         super().__init__()
@@ -166,9 +166,9 @@ def _as_row(numbers: Sequence[float] | None, row: tuple[int, ...]) -> torch.Tens
 def make_program(
     trained: Trained, outputs: Sequence[str], *, kind: Inputs = "raw", dtype: torch.dtype | None = None
 ) -> Program:
-    """Build a program that computes the nodes `outputs`; if there are none, the outputs for which the losses say what
-    their numbers mean. `dtype`: dtype of weights and computation, default that of the training. Raises UsageError and
-    CheckpointFailure."""
+    """Build a program that computes the nodes `outputs`. If `outputs` is empty, it computes those outputs whose meaning
+    (scores, classes, ...) follows from a loss. `dtype`: dtype of weights and computation, default that of the training.
+    Raises UsageError and CheckpointFailure."""
     names = choose_outputs(trained, outputs).outputs
     network = trained.network(names)
     own = torch.float64 if trained.plan.training.precision == "fp64" else torch.float32
@@ -184,8 +184,8 @@ def make_program(
 
 
 def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> ProgramInput:
-    """Return the program's input for a field. Its dtype is float64 if the program normalises it: with a large mean and
-    a small deviation, float32 would keep only noise."""
+    """Return the program's input for a field. An input with floating-point numbers that the program normalises is
+    float64, because float32 loses the digits of numbers with a large mean and a small deviation."""
     tensor = spec.tensor
     if not tensor.is_floating:
         return ProgramInput(spec, getattr(torch, tensor.dtype), tensor.shape, Preparation())
@@ -237,8 +237,8 @@ def _item(values: Sequence[torch.Tensor], at: int) -> torch.Tensor:
 
 
 def _row_dims(entry: ProgramInput) -> int:
-    """Return how many of the last dimensions of an input hold the values of one row of the table. (The input of a
-    window of several rows has one more dimension before them, which counts the rows.)"""
+    """Return how many of the last dimensions of an input belong to one row of the table. An input that is a window of
+    several rows has one more dimension before them, which counts the rows."""
     made = entry.preparation
     numbers = max(len(each) for each in (made.fill, made.subtract, made.divide, (0.0,)) if each is not None)
     dims, size = 0, 1

@@ -70,8 +70,8 @@ class MaskField(PictureField):
 
     @property
     def _outside(self) -> int:
-        """Class of the pixels that a transform adds from outside the image. Transforms fill them with 0, so the classes
-        in a Pillow image of a mask are shifted until this class is 0."""
+        """Class of the pixels that a transform adds from outside the image. Transforms fill these pixels with 0. So the
+        classes in a Pillow image of a mask are shifted, such that this class has the number 0."""
         return 0 if self.ignore is None else self._num_classes
 
     def check(self, columns: Sequence[Column]) -> ShapeError | None:

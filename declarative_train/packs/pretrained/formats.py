@@ -99,9 +99,9 @@ class PublishedWeights:
 
 
 def _find_frozen_tables(recipe: Recipe, plan: WeightsPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
-    """Return the names of the parameters with one row per token, such as embedding tables, that are frozen although the
-    recipe adds tokens. Return [] if all parameters of the node are frozen. (The added tokens may use rows that the
-    published table already has but never uses. These rows must be trained too.)"""
+    """If the recipe adds tokens, return the names of the frozen parameters with one row per token, such as embedding
+    tables. The rows of added tokens must be trained, even if they are rows that the published table has but never uses.
+    Return [] if no tokens are added, or if all parameters of the node are frozen."""
     assert plan.tensors is not None
     fields = recipe.data.fields.values()
     if not plan.tensors.grown and not any(getattr(field, "adds_tokens", False) for field in fields):
@@ -208,8 +208,8 @@ def tensor_map(
 def _find_grown(
     found: PublishedPlan, config: Mapping[str, object] | None, kind: str | None, family: Family
 ) -> dict[str, tuple[int, int]]:
-    """Return {parameter: (rows in the file, rows in the model)} for the parameters with one row for each token, if the
-    node has more tokens than the config of the files; otherwise {}. `kind`: name of the kind of model that the config
+    """Return {parameter: (rows in the file, rows in the model)} for the parameters with one row for each token. Return
+    {} unless the node has more tokens than the config of the files. `kind`: name of the kind of model that the config
     describes."""
     if config is None or kind is None or "vocabulary" not in found.params:
         return {}
@@ -220,8 +220,9 @@ def _find_grown(
 
 
 def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | None:
-    """Return (problem, hint) if a param of the node has a value that no model of the library has; otherwise None. Only
-    params that do not change the shapes of tensors are compared, because a comparison of shapes finds the others."""
+    """Return (problem, hint) if a param of the node must have the same value in all models of the library, but has
+    another one; otherwise None. Params that change the shapes of tensors are not compared here, because a comparison of
+    shapes finds them."""
     family = family_of(found.block)
     assert family is not None
     for name, value in family.names[library].params.items():
@@ -232,8 +233,8 @@ def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | 
 
 
 def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
-    """Return the map with the prefix removed from all names. A library names the tensors so if it saves a model without
-    an output layer (head)."""
+    """Return the map `tensors` with the prefix removed from all names. These are the names in the files of a model that
+    the library saved without an output layer (head)."""
     cut = {
         name: [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
         for name, parts in tensors.entries.items()

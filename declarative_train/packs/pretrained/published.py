@@ -357,8 +357,8 @@ def architecture_of(kind: ModelKind, params: Mapping[str, object]) -> str:
 
 
 def _head_of(kind: ModelKind, config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params that describe the output layer (head) of the model class in the config. For an unknown class,
-    they describe a model without a head. Return {} if models of this kind cannot have different heads."""
+    """Return the params `head` and `out_features` for the model class that the config names. An unknown class means a
+    model without a head (output layer). Return {} if models of this kind cannot have different heads."""
     if not kind.heads:
         return {}
     named = set(config.get("architectures") or ())
@@ -379,7 +379,7 @@ def _labels_of(kind: ModelKind, params: Mapping[str, object]) -> dict[str, objec
 
 
 def _list_implied(kind: ModelKind, params: Mapping[str, object]) -> set[str]:
-    """Return the keys that a config may omit, because a missing key already means the value that `params` have."""
+    """Return the config keys that may be left out, because a config without them already means these `params`."""
     return {key for param, key in kind.config.items() if key in kind.absent and params.get(param) == kind.absent[key]}
 
 

@@ -29,8 +29,9 @@ class PublishedNames:
             self._blocks[f"{node.path}."] = found.entries, found.prefix
 
     def parts(self, parameter: str) -> tuple[tuple[PartPlan, ...], str]:
-        """Return (tensors, prefix): the tensors in published files that form a parameter, and a prefix with which the
-        names in some of these files begin. Return ((), "") if no published model has the parameter."""
+        """Return (tensors, prefix). `tensors`: the tensors in published files that form a parameter. `prefix`:
+        beginning of the names, which some of these files lack. Return ((), "") if no published model has the
+        parameter."""
         for node, (entries, prefix) in self._blocks.items():
             if parameter.startswith(node):
                 name = parameter.removeprefix(node)
@@ -40,9 +41,9 @@ class PublishedNames:
         return (), ""
 
     def slices(self, folder: PeftFolder, path: str, rows: int) -> list[Slice]:
-        """Return the modules of a PEFT folder that correspond to the linear map at `path`. If the folder has an adapter
-        for `path` itself, the result is this path alone. Otherwise it is the modules of the published model that form
-        the map. `rows`: how many outputs the map has."""
+        """Return the linear maps that form dtrain's linear map at `path` in the model that PEFT adapted. Each has its
+        range of rows. If the folder has an adapter for `path` itself, return only `path`, with all rows. `rows`: how
+        many rows (outputs) the map has."""
         own = [Slice(path, 0, rows)]
         if folder.find_adapted(own):
             return own

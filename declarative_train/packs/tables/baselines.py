@@ -119,7 +119,7 @@ def _choose_metric(plan: Plan, one: Meaning) -> str:
 
 
 def _read(plan: Plan, one: Meaning, batches: Batches, most: int | None = None) -> _Rows:
-    """Return the rows of the batches. If there are more than `most` rows, return `most` of them at equal distances.
+    """Return the rows of the batches. If there are more than `most` rows, return only `most` of them, evenly spaced.
     `one`: describes the model's output, and names its target."""
     fields = {field.name: field for field in plan.data.fields}
     parts: list[tuple[list[np.ndarray], list[np.ndarray], np.ndarray]] = []

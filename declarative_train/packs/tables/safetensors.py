@@ -36,11 +36,11 @@ _SPARSE = 8  # read single rows of a remote file if fewer than one in so many is
 
 
 class SafetensorsDataset(FilesDataset):
-    """Rows of tensors in safetensors files: dimension 0 counts the rows, each tensor is a column, and several files are
-    one table, file after file. A folder means all files `*.safetensors` in it.
+    """Rows of tensors in safetensors files. Each tensor is a column, whose dimension 0 counts the rows. Several files
+    are one table, file after file. A folder means all files `*.safetensors` in it.
 
-    Local files are mapped, not read. bfloat16 becomes float32, without loss. Tensors with another first dimension than
-    most are not columns.
+    Local files are mapped, not read. bfloat16 becomes float32, without loss. A tensor is not a column if its dimension
+    0 differs from that of most tensors.
     """
 
     type: Literal["safetensors"] = "safetensors"

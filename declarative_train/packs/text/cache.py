@@ -204,8 +204,8 @@ def _encode(work: EncodingJob, start: int, stop: int) -> _EncodedRun:
 
 
 def _sum_unread(parts: Iterable[Unread]) -> Unread:
-    """Return the counts of unread keys, added up over all parts. `parts` must be in the order of their texts, because
-    the first text with each key is kept too."""
+    """Return {key that the template does not read: (number of texts with this key, index of the first one)} for all
+    parts together. `parts` must be in the order of their texts, so that the first text is found."""
     total: Unread = {}
     for part in parts:
         for key, (count, first) in part.items():

@@ -3,7 +3,7 @@
 A dialogue is a list of messages {role, content, ...}, as JSON text; tables convert columns of lists to this form. The
 rendered text is that of `apply_chat_template` of transformers. The assistant's answers are the text within the tag `{%
 generation %}`. If a template does not have this tag, an answer is the text that the template's loop over messages
-writes for the assistant's message. The prompt for an answer, with which this text may begin, does not belong to the
+writes for the assistant's message. If this text begins with the prompt for an answer, the prompt does not belong to the
 answer. An answer counts in the loss unless its message has a flag that excludes it (`FLAGS`)."""
 
 from __future__ import annotations
@@ -364,10 +364,9 @@ def _find_answers(
 
 
 def _check_contents(given: Messages, whole: str, written: Sequence[tuple[int, int, int]]) -> None:
-    """Raise ChatError if the text that the template writes for a question or answer lacks its content (without
-    reasoning). `whole`: the text of the dialogue; `written`: (index of the message, begin, end) of each passage in it.
-    A question may also be outside the loop over messages: some templates write the first one together with the tools.
-    """
+    """Raise ChatError if the template does not write the content of a question or answer (without reasoning) in the
+    text for this message. `whole`: the text of the dialogue; `written`: (index of the message, begin, end) of each
+    passage. Some templates write the first question outside their loop over messages, together with the tools."""
     parts: dict[int | None, str] = {}
     place = 0
     for number, begin, end in written:
@@ -396,8 +395,9 @@ def _turns(
 
 
 def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[object] | None) -> str:
-    """Return the prompt for an answer: the text that the template writes after its loops over messages when an answer
-    is to follow. If the loops write the prompt too, it is found by comparing texts with and without it."""
+    """Return the prompt for an answer: the text that the template writes at the end of a dialogue when an answer is to
+    follow. It is the text after the template's loops over messages. If the loops write the prompt too, it is found by
+    comparing the texts with and without it."""
     text, passages = _turns(template, given, found, schemas, answers=True)
     end = max((end for number, begin, end in passages if number is not None and end > begin), default=0)
     if 0 < end < len(text):
@@ -406,9 +406,9 @@ def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[
 
 
 def _opening(before: str, answer: str, prompt: str, at: int) -> int:
-    """Return how many characters at the beginning of `answer` are the `prompt`, which a template writes before an
-    answer: 0 if `before`, the text before the answer, already ends with it. The prompt may end with a tag, such as
-    `<think>`, that this answer lacks. Raises ChatError for any other difference. `at`: index of the message."""
+    """Return how many characters at the beginning of `answer` belong to the `prompt`. It is 0 if `before`, the text
+    before the answer, already ends with the prompt. The answer may lack a tag at the end of the prompt, such as
+    `<think>`. Raises ChatError for any other difference. `at`: index of the message."""
     if before.endswith(prompt):
         return 0
     same = _common(answer, prompt)

@@ -57,8 +57,8 @@ _CAUSAL = frozenset({"deepseek", "gemma", "gpt", "gpt_oss", "llama", "mixtral"})
 
 
 class _Slice(NamedTuple):
-    """Tokens that a wire (a value in the model's graph) has: positions `start` to `stop` of one output of a token
-    field."""
+    """Slice `start:stop` of the positions of one output of a token field. It describes which tokens a wire (a value in
+    the model's graph) has."""
 
     field: str
     output: str
@@ -109,8 +109,9 @@ def check_samples(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
 
 def _suggest_buckets(text: _Text) -> list[int]:
     """Return suitable length buckets: the median length of the texts, the length that 90% of them do not exceed, and
-    the length of the field. The first two are rounded up so that they differ from the last by a multiple of 8. (A
-    multiple of 8 itself would not do: many models read all tokens of a sample but one.)"""
+    the field's length. The first two are rounded up, such that their difference to the field's length is a multiple of
+    8. (Many models read one token less than a sample has. So in a field of length 257, a bucket of 33 is better than
+    one of 32.)"""
     longest = text.field.longest
     quantiles = np.quantile(np.minimum(text.tokens.sizes[text.rows], longest), (0.5, 0.9))
     return sorted({longest, *(longest - (longest - int(np.ceil(each))) // 8 * 8 for each in quantiles)})
@@ -140,9 +141,9 @@ def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
 
 
 def _check_answers(recipe: Recipe, place: str, text: _Text, *, is_whole: bool) -> Iterator[Diagnostic]:
-    """Warn if the tokens to be predicted are often cut off at the length of a sample, or often lack the end of an
-    answer. `place`: dotted path of the field in the recipe. `is_whole`: packing does not divide a text over samples,
-    because several fields are packed together."""
+    """Warn if answers are often cut off at the length of a sample, or often lack a token that ends them. `place`:
+    dotted path of the field in the recipe. `is_whole`: no text is divided over several samples, because several fields
+    are packed together."""
     num_cut = num_lost = num_ended = num_answers = 0
     last = 0
     for row in text.rows.tolist():
@@ -208,8 +209,8 @@ def _check_terms(recipe: Recipe, texts: dict[str, _Text]) -> Iterator[Diagnostic
 
 
 def _place(recipe: Recipe, term: str, key: str) -> Span:
-    """Return where the recipe defines what the loss `term` reads as `key` (input or target). This is the place of a
-    node, or if the loss reads a field, the place of the loss's own key."""
+    """Return where in the recipe the input or target of the loss `term` is defined. `key`: `input` or `target`. If a
+    node computes it, this is the place of the node. If it is a field, this is the place of `key` in the loss."""
     scope, name = recipe.model.scope, str(getattr(recipe.objective.losses[term], key))
     made = scope.outputs.get(name, name).partition(":")[0]
     node = next((node for node in scope.nodes if node.name == made), None)
@@ -217,8 +218,8 @@ def _place(recipe: Recipe, term: str, key: str) -> Span:
 
 
 def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
-    """If the node `name` is a causal language model, return the token field whose ids it reads, with their positions;
-    otherwise None."""
+    """If the node `name` is a causal language model, return the slice of a token field's ids that it reads; otherwise
+    None."""
     node = next((node for node in scope.nodes if node.name == name), None)
     wire = None
     if isinstance(node, BlockNode) and node.block in _CAUSAL:
@@ -230,8 +231,8 @@ def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
 
 
 def _slice_of(scope: Scope, wire: Wire) -> _Slice | None:
-    """Return the field, and the range of its positions, whose values a wire (a value in the model's graph) has. Return
-    None if the wire is neither a field nor a slice of a field along its positions."""
+    """Return which slice of a token field a wire (a value in the model's graph) is. Return None if the wire is neither
+    a field nor a slice of a field along its positions."""
     name, _, output = wire.partition(":")
     if not output:
         field, _, part = name.partition(".")
@@ -254,7 +255,7 @@ def _slice_of(scope: Scope, wire: Wire) -> _Slice | None:
 
 
 def _check_masks(recipe: Recipe, texts: dict[str, _Text]) -> Iterator[Diagnostic]:
-    """Warn about masks of layers, blocks and losses that are true for padding alone."""
+    """Warn about each mask of a layer, block or loss that is reversed, and so true for padding alone."""
     scope = recipe.model.scope
     for node in scope.nodes:
         for port in ("attention_mask", "mask"):
@@ -270,8 +271,9 @@ def _check_masks(recipe: Recipe, texts: dict[str, _Text]) -> Iterator[Diagnostic
 
 
 def _find_reversed(scope: Scope, wire: Wire, texts: dict[str, _Text]) -> str | None:
-    """Return the token field of whose mask a wire is the reverse: `~f.mask`, `f.mask == 0`, `1 - float(f.mask)`, or
-    `f == N` with the number of the padding token. None if it is none of these."""
+    """Return the name of the token field whose mask is reversed in a wire (a value in the model's graph), so that the
+    wire is true for padding alone. Return None for any other wire. Known forms are `~f.mask`, `f.mask == 0`, `1 -
+    float(f.mask)`, and `f == N` with the number N of the padding token."""
     node = next((node for node in scope.nodes if f"{node.name}:output" == wire), None)
     if not isinstance(node, ExpressionNode):
         return None
@@ -296,7 +298,7 @@ def _skip_casts(term: Term) -> Term:
 
 
 class _Way(NamedTuple):
-    """Value of a wire (an edge of the model's graph) that has one vector for each token of the field `field`.
+    """Description of a wire (a value in the model's graph) that has one vector for each token of the field `field`.
     `is_recurrent`: each vector also depends on earlier tokens."""
 
     field: str
@@ -343,9 +345,9 @@ def _follow_layer(node: LayerNode, scope: Scope, way: _Way, ways: dict[Wire, _Wa
 
 
 def _find_reduction(term: Term, *, is_recurrent: bool) -> str:
-    """Return the operation by which an expression reduces the positions of a sequence to one value, such as `mean` or
-    "the last position", as text for a message; and "" if it does not reduce them. The last position counts as such a
-    value only if `is_recurrent`, because it then depends on all positions."""
+    """Return the name of the operation in an expression that reduces the positions of a sequence to one value, such as
+    `mean`, as text for a message. Return "" if there is none. `is_recurrent`: to take the last position is such an
+    operation too, because its value depends on all positions."""
     if not isinstance(term, Operation):
         return ""
     dims = term.options.get("dim")

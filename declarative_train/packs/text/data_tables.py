@@ -105,8 +105,8 @@ def _parts(ids: np.ndarray, trained: np.ndarray, words: Tokenizer) -> list[tuple
 
 
 def token_files(sets: Mapping[str, PreparedSet]) -> list[str]:
-    """Return lines about the tokens of the sets: how many there are, how large they are, and the folder in the cache,
-    with a line for each folder."""
+    """Return a line for each folder of the cache with tokens of the sets: how many tokens and texts it has, their size,
+    and its path. Tokens that are not cached get a line too."""
     found: dict[str, Tokens] = {}
     for each in sets.values():
         table = each.table

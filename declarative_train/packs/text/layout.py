@@ -1,6 +1,7 @@
-"""Arrangement of pieces of texts in rows of one length, and the outputs of a tokens field, computed on whole arrays.
+"""Arrangement of texts in rows of one length, and the outputs of a tokens field, computed on whole arrays.
 
-P pieces, N rows, L positions. A row contains its pieces one after the other from position 0, then padding.
+A piece is a text, or a part of a text that was cut. A row contains its pieces one after the other from position 0, then
+padding. P pieces, N rows, L positions.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ DTYPES = {"ids": "int64", "mask": "bool", "segments": "int64", "positions": "int
 
 
 class Pieces(NamedTuple):
-    """Pieces of texts. Piece p is `sizes[p]` tokens of the flat array `tokens`, from index `begins[p]` on. Row n has
-    `counts[n]` pieces. `trained`: 1 for each element of `tokens` that counts in the loss; None: all do."""
+    """Pieces (texts, or parts of texts that were cut), arranged in rows. Piece p is the `sizes[p]` tokens of the flat
+    array `tokens` from index `begins[p]` on. Row n has `counts[n]` pieces. `trained`: 1 for each element of `tokens`
+    that counts in the loss; None: all count."""
 
     tokens: np.ndarray
     begins: np.ndarray
@@ -27,8 +29,8 @@ class Pieces(NamedTuple):
 
 
 def pieces_of_texts(texts: Sequence[Sequence[int]], trained: Sequence[Sequence[bool] | None] | None = None) -> Pieces:
-    """Return the texts as Pieces: each text is one piece, and each row has one piece. `trained`: for each text, whether
-    each token counts in the loss; None: all do."""
+    """Return the texts as Pieces. Each text becomes one piece, alone in its row. `trained`: for each text, a flag for
+    each token: whether it counts in the loss. None, for one text or for all of them: every token counts."""
     import numpy as np
 
     sizes = np.asarray([len(each) for each in texts], np.int64)
@@ -82,8 +84,8 @@ def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dic
 
 
 def _add_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (begins, sizes, segments) of all pieces, where the padding of a row counts as one more piece at its end.
-    `segments`: number of the piece in its row, from 1; 0 for padding."""
+    """Return (begins, sizes, segments) of all pieces, with one more piece for the padding at the end of each row.
+    `segments`: number of a piece in its row, from 1; 0 for padding."""
     import numpy as np
 
     counts = pieces.counts
@@ -100,9 +102,10 @@ def _add_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, n
 
 
 def _gather(flat: np.ndarray, begins: np.ndarray, sizes: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return the elements of all pieces in one array, piece after piece; elements of padding are arbitrary. `places`:
-    for each element of the result, its position in its piece. (One index array is much faster than copies of short
-    pieces, and as fast for long ones.)"""
+    """Return the elements of all pieces in one array, piece after piece. Elements in padding have arbitrary values.
+    `begins`, `sizes`: for each piece, its first index in `flat` and its number of elements. `places`: for each element
+    of the result, its position in its piece. (One index array is much faster than copies of short pieces, and as fast
+    for long ones.)"""
     import numpy as np
 
     if not len(flat):

@@ -140,8 +140,8 @@ def _extract_spans(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 def _extract_turns(text: str) -> tuple[str, list[tuple[int | None, int, int]]]:
     """Remove the marks TURN, which `_TurnInserter` describes, from a rendered text. Return (text, passages between the
-    marks). A passage is (index of the message that it belongs to, or None, begin, end). After the end of a loop over
-    messages, the text belongs to the message of the loop around it."""
+    marks), each passage as (message, begin, end). `message` is the index of the message for which the template writes
+    the passage, or None. Text after an inner loop belongs to the message of the loop around it."""
     kept: list[str] = []
     found: list[tuple[int | None, int, int]] = []
     size = 0
@@ -205,8 +205,9 @@ class _Environment(BoundedEnvironment):
         self.clock.look()
 
     def mark_turn(self, loop: int, item: Any = None) -> str:
-        """Return the mark that begins the text of one iteration of loop number `loop`. `item`: value of the loop's
-        variable; if it is not a message, return "" (no mark). Without `item`, return the mark that ends the loop."""
+        """Return the mark that a template writes at the beginning of an iteration of loop number `loop`. `item`: value
+        of the loop's variable; if it is not a message, return "" (no mark). Without `item`, return the mark for the end
+        of the loop."""
         number = "" if item is None else getattr(item, "number", None)
         return "" if number is None else f"{TURN}{loop}:{number}{TURN}"
 

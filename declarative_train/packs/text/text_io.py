@@ -75,7 +75,8 @@ def find_policy_output(plan: Plan) -> TextOutput | None:
 
 
 def _read_output(plan: Plan, output: str) -> TextOutput | None:
-    """Return the output named `output` as TextOutput; None if its shape is not (T, N) for a field of T tokens."""
+    """Return the output named `output` as TextOutput. Return None unless a sample of the output has two dimensions, and
+    the output is computed from a field of tokens (one dimension)."""
     specs = {field.name: field for field in plan.data.fields}
     graph = prune(plan, [output])
     spec = graph.spec(graph.outputs[output])

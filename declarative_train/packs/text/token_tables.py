@@ -33,8 +33,8 @@ def is_of_tokens(part: FieldReader) -> bool:
 def read_tokens(
     table: Table, rows: SetRows, parts: Sequence[FieldReader], *, skips: bool = False
 ) -> tuple[Table, SetRows, tuple[FieldReader, ...]]:
-    """Replace the columns of texts in a table by tokens. Return (new table, rows of the set in it, readers of its
-    fields). If texts are packed, the new table has a row for each sample instead of each text.
+    """Return (new table, rows of the set in it, readers of its fields). In the new table, tokens replace the columns of
+    texts. If texts are packed, it has a row for each sample instead of each text.
 
     `rows`: rows of the set in `table`. `parts`: readers of the fields. `skips`: rows without a text are not used in any
     sample. Raises BadSampleError and SourceError."""
@@ -63,8 +63,7 @@ def field_of(part: FieldReader) -> TokensField:
 
 
 def column_of(name: str, field: TokensField) -> Column:
-    """Return the column of tokens that replaces the columns of texts of the field `name`, for one output of this
-    field."""
+    """Return the column of tokens for one output of the field `name`. It replaces the field's columns of texts."""
     return Column(f"{field.output} of {name}", layout.DTYPES[field.output], (field.longest,))
 
 
@@ -278,7 +277,7 @@ class PackedRows(Table):
         return _unread(self.source, {name: each.tokens for name, each in self.fields.items()})
 
     def place(self, row: int) -> str:
-        """Return, as text for messages, the index of a sample and where its first text is."""
+        """Return a description of a sample for messages: its number, and where its first text is in the source."""
         packing = self.packing
         text = int(self._chosen[packing.texts[packing.begins[row]]])
         return f"sample {row + 1}, which starts in {self.source.place(text)}"

@@ -85,9 +85,9 @@ class CutMix(PairTransform):
         self, shares: np.ndarray, numbers: np.ndarray, key: int, height: int, width: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return one rectangle for each of R images, as (top, left, bottom, right), each (R,). Its center is a random
-        pixel, and it is cut off at the edges of the image. `shares`: fraction of the image outside the rectangle, if it
-        is not cut off. The random numbers depend on `numbers`, the indices of the samples, and on `key`, a number of
-        the transform."""
+        pixel, and it is cut off at the edges of the image. `shares`: for each image, the fraction outside the rectangle
+        before it is cut off. `numbers`: indices of the samples. `key`: number of the transform. The random numbers
+        depend on these two."""
         import numpy as np
 
         down, across = (

@@ -126,9 +126,9 @@ def _apply_change(
     greatest: dict[str, tuple[float, float]],
     made: frozenset[str] = frozenset(_CHANGES),
 ) -> list[Any]:
-    """Draw a change, apply it to the images of a sample, and return them. `level`, `greatest`: as in `_change`. `made`:
-    the changes that may be applied. If another one is drawn, the images stay unchanged. (A mask is not changed by a
-    change of colour, but it must use up the same random numbers as its image.)"""
+    """Draw a change, and return the images of a sample after this change. `made`: the changes that may be applied. If
+    another one is drawn, the images are returned unchanged. (For a mask, changes of colour are drawn but not applied,
+    so that the mask uses the same random numbers as its image.) `level`, `greatest`: as in `_change`."""
     name, amount = _change(drawn, level, greatest)
     return [_CHANGES[name](each, amount(each.height, each.width)) for each in values] if name in made else values
 

@@ -32,12 +32,11 @@ FROM = "from"
 
 
 class LowRank(Adapter):
-    """Base class of low-rank adapters: two thin matrices, `lora_A.weight` (rank, in) and `lora_B.weight` (out,
-    rank).
+    """Base class of low-rank adapters: two thin matrices, `lora_A.weight` (rank, in) and `lora_B.weight` (out, rank).
 
-    One linear map of dtrain may be several maps, joined by rows, in the model that PEFT adapted (`from`). Then each of
-    these has its own adapter: A is the stacked A of all of them (number of maps * rank, in), B has the rows of all, and
-    `split` lists the rows of each."""
+    With `from`, one linear map of dtrain may be several maps, joined by rows, in the model that PEFT adapted. Then each
+    of these maps has its own adapter. A is the A of all of them, stacked: (number of maps * rank, in). B has the rows
+    of all of them. `split` lists the range of rows of each map."""
 
     internal: ClassVar[frozenset[str]] = frozenset({"split"})
 
@@ -66,9 +65,8 @@ class LowRank(Adapter):
         return self
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
-        """Return the keys of the adapter as data. If the adapter comes from a folder (`from`), the keys whose values
-        are in the folder are left out. `from` and `split` are left out if they are not set. `defaults`: as in
-        `Component.as_data`."""
+        """Return the keys of the adapter as data. If `from` is set, the keys whose values are in that folder are left
+        out. `from` and `split` are left out if they are not set. `defaults`: as in `Component.as_data`."""
         data = super().as_data(defaults=defaults)
         given = ("rank", "alpha", "rslora", "split") if self.folder is not None else ()
         absent = [key for key in (FROM, "split") if data.get(key) is None]
@@ -163,10 +161,12 @@ class Lora(LowRank):
 
 
 class Dora(LowRank):
-    """Trains a weight's rows as length times direction: `m (W + scaling * B A)`, each row divided by its length.
+    """Trains the length and the direction of a weight's rows separately. Each row of `W + scaling * B A` is divided by
+    its length, and multiplied by a trained length.
 
-    In addition to `lora_A.weight` and `lora_B.weight` it has `lora_magnitude_vector` (out,), m, which starts as the
-    lengths of the rows. No gradient flows through the divisor, as the paper advises. Liu et al., DoRA, 2024.
+    In addition to `lora_A.weight` and `lora_B.weight` it has `lora_magnitude_vector` (out,), the trained lengths. They
+    start as the lengths of the rows. No gradient flows through the divisor, as the paper advises. Liu et al., DoRA,
+    2024.
     """
 
     type: Literal["dora"] = "dora"

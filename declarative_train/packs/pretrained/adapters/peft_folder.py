@@ -59,9 +59,10 @@ class PeftFolder:
         return [each for each in slices if f"{each.module}.{A}" in self.shapes]
 
     def adapter_of(self, slices: Sequence[Slice], kind: str, make: Callable[..., T], dropout: float) -> T | None:
-        """Return the adapter of the linear map that consists of `slices`; None if the folder has no adapter for any of
-        them. `make`: function that creates the adapter from settings in the folder. `kind`: type of the adapter, `lora`
-        or `dora`. Raises PublishedError, also if the folder's adapters have another type."""
+        """Return the adapter of dtrain's linear map that consists of `slices`, linear maps of the model that PEFT
+        adapted. Return None if the folder has no adapter for any of them. `make`: function that creates the adapter
+        from the folder's settings. `kind`: type of the adapter, `lora` or `dora`. Raises PublishedError, also if the
+        folder's adapters have another type."""
         present = self.find_adapted(slices)
         if not present:
             return None

@@ -66,8 +66,8 @@ def _adapter_entries(
 def _other_entries(
     lowered: Lowered, folder: PeftFolder, names: PublishedNames, used: set[str]
 ) -> dict[str, list[PartPlan]]:
-    """Return {parameter: tensors of the folder} for parameters that PEFT trained as a whole (`modules_to_save`,
-    biases). `used`: tensors of the folder that already fill adapters."""
+    """Return {parameter: tensors of the folder that fill it} for parameters that PEFT trained directly, without an
+    adapter (`modules_to_save`, biases). `used`: tensors of the folder that already fill adapters."""
     left = {name for name in folder.shapes if f"{PREFIX}{name}" not in used}
     found: dict[str, list[PartPlan]] = {}
     for name in lowered.parameters if left else ():

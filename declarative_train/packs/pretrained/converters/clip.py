@@ -30,8 +30,8 @@ _GREATEST = 2  # end token in old configs; transformers then reads the state at 
 
 def _part(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return one part of a config, with defaults for missing keys. `name`: text or vision. The part is the value of
-    `text_config_dict` (or `vision_config_dict`) if the config has this key, because `text_config` may then lack values;
-    otherwise it is the value of `text_config` (or `vision_config`)."""
+    `text_config_dict` (or `vision_config_dict`). If the config lacks this key, it is the value of `text_config` (or
+    `vision_config`), which may be incomplete if both exist."""
     made_of = config.get(f"{name}_config_dict")
     return _USUAL[name] | (made_of if made_of is not None else config.get(f"{name}_config") or {})
 

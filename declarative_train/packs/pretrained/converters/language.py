@@ -116,9 +116,9 @@ def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dic
 
 
 def _length(config: Mapping[str, Any], scaling: Mapping[str, Any], before: object) -> dict[str, Any]:
-    """Return the longest sequence for the new `scaling` of rotary positions, as {key of the config: length}. It is the
-    scaling factor times the length of the model without scaling; if that is unknown, return {}. `before`: scaling in
-    `config`, or None."""
+    """Return {key of the config: number of positions} for the new `scaling` of rotary positions. The number is the
+    scaling factor times the length of the model without scaling. Return {} if this length is unknown. `before`: scaling
+    in `config`, or None."""
     plain = config.get("max_position_embeddings")
     if isinstance(before, Mapping) and plain is not None:
         plain = before.get("original_length", plain / before["factor"])

@@ -53,8 +53,8 @@ class LibraryLayer(Layer):
         return library_fields(cls.library, fields, resolve)
 
     def shorten(self, copies: int, kept: int) -> LibraryLayer | None:
-        """Return a copy of the layer that has only `kept` of the model's `copies` equal consecutive parts, such as
-        transformer blocks, so that tracing is fast. Return None if the model cannot be made with fewer parts."""
+        """Return a copy of the layer that can be traced faster. Of the model's `copies` equal consecutive parts, such
+        as transformer blocks, it has only `kept`. Return None if the model cannot be made with fewer parts."""
         return None
 
     @classmethod
@@ -131,8 +131,8 @@ class LibraryLayer(Layer):
         return None
 
     def persistent(self, inputs: Inputs) -> dict[str, torch.Tensor]:
-        """Return the buffers whose values are in the model's files, as {name: value}. Return {} if the files no longer
-        exist: then the values come from a checkpoint."""
+        """Return {name: value} for the buffers that the model's files contain. Return {} if the files cannot be read
+        any longer, because the values then come from a checkpoint."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         module = bare(self, inputs)
@@ -161,10 +161,10 @@ class LibraryLayer(Layer):
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)
 
     def _count_elements(self, inputs: Inputs, matrices: Sequence[Weight]) -> tuple[list[int], int]:
-        """Return (own, whole). `own`: for each of the parameters `matrices`, how many elements this rank multiplies
-        with. `whole`: how many elements all of them have in the undivided model. Stacked experts that are divided over
-        the axis `expert` count in `own` as if they were undivided, because a rank computes its experts also for the
-        rows of other ranks."""
+        """Return (own, whole) for the parameters `matrices`. `own`: for each parameter, how many elements this rank
+        multiplies with. `whole`: how many elements all of them have together, undivided. Stacked experts that are
+        divided over the axis `expert` count as undivided in `own`, because a rank computes its experts for the rows of
+        other ranks too."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         shapes = {name: item.shape for name, item in bare(self, inputs).named_parameters(remove_duplicate=False)}
@@ -176,10 +176,10 @@ class LibraryLayer(Layer):
         return own, max(1, whole)
 
     def products(self, use: Use) -> list[Product]:
-        """Return the matrix products of a forward. torch counts the operations of the whole model in a trace without
-        values, and this number is divided between trained and frozen weights in proportion to their sizes. If there is
-        only one weight, or the forward cannot be traced, each weight counts as one product with all vectors of the
-        first input."""
+        """Return the matrix products of a forward. torch counts the operations of the whole model in a trace on tensors
+        without values. They become two products, of the trained and of the frozen weights, in proportion to their
+        sizes. If there is only one weight, or the forward cannot be traced, each weight counts as one product with all
+        vectors of the first input."""
         from declarative_train.packs.pretrained.libraries.modules.node import forward_flops
 
         sides = int(any(use.graded.values()) or use.is_inner_graded)
@@ -197,8 +197,8 @@ class LibraryLayer(Layer):
 
 
 class AsTheLibraryDoes(Init):
-    """Initialisation of a parameter in a library's model, with the value that the library's code or the model's files
-    give it."""
+    """Initialisation of a parameter in a library's model. Its value is the one in the model's files. If the files lack
+    it, the library's code draws it."""
 
     of_layer: ClassVar[bool] = True
 

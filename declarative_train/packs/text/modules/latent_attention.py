@@ -26,7 +26,8 @@ from declarative_train.components.layers.modules.sequences import as_rows, mask_
 
 @dataclass(frozen=True, slots=True)
 class LatentHeads:
-    """Sizes and options of latent attention. `query_rank`: None: queries are computed from the input itself."""
+    """Sizes and options of latent attention. `query_rank`: length of the small vector from which queries are computed;
+    None: they are computed directly from the input."""
 
     num_heads: int
     query_rank: int | None
@@ -125,6 +126,6 @@ class LatentAttentionModule(nn.Module):
 
 
 def _put_pairs_apart(x: Tensor) -> Tensor:
-    """Return x (..., K) with its last dimension reordered: all elements with even index, then all with odd index.
-    Products of queries and keys stay the same, because both are reordered."""
+    """Return x (..., K) with its last dimension reordered: first all elements with even index, then all with odd index.
+    Queries and keys are both reordered, so their products stay the same."""
     return x.view(*x.shape[:-1], -1, 2).mT.flatten(-2)

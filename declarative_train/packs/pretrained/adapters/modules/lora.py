@@ -45,8 +45,9 @@ class LoraLinear(nn.Linear):
         self._kind = ""
 
     def divide(self, kind: str, ranks: TensorRanks) -> None:
-        """Prepare the module for computing only this rank's part of the map, which is divided over `ranks`. `kind`: how
-        the map is divided (`LayerCut.kind`). The caller then replaces the parameters by their parts on this rank."""
+        """Prepare the module to compute only this rank's part of the linear map. `ranks`: the ranks that divide the
+        map. `kind`: how they divide it (`LayerCut.kind`). The caller then replaces the parameters by their parts on
+        this rank."""
         self._kind, self._ranks = kind, ranks
         if kind != "rows" and self.split is not None:
             self.split = tuple((first // ranks.size, last // ranks.size) for first, last in self.split)
@@ -122,9 +123,9 @@ class LoraLinear(nn.Linear):
         _write(self.lora_magnitude_vector, lengths)
 
     def _add_parts(self, y: Tensor, z: Tensor) -> Tensor:
-        """Return y (..., out) plus the change by the adapters of the joined maps (`split`). `z`: x times A, (...,
-        number of maps * rank). A map adds its rows of B times its part of z to its rows of y. Other rows of y stay
-        unchanged."""
+        """Return y (..., out) plus the changes by the adapters of several joined maps. `split` has the range of rows of
+        each map. `z`: x times A, (..., number of maps * rank). For each map, its rows of B times its part of z are
+        added to its rows of y. Other rows of y stay unchanged."""
         assert self.split is not None
         found, done, first_b = [], 0, 0
         for (first, last), part in zip(self.split, z.chunk(len(self.split), -1), strict=True):
@@ -135,8 +136,8 @@ class LoraLinear(nn.Linear):
 
 
 def row_factors(lengths: Tensor, magnitude: Tensor, split: tuple[tuple[int, int], ...] | None) -> Tensor:
-    """Return the factor (out,) by which DoRA multiplies each row: magnitude / length. It is 1 for rows that are in no
-    part of `split`."""
+    """Return the factor of each row, (out,), by which DoRA multiplies the weight: magnitude / length of the row.
+    `split`: ranges (first, end) of the adapted rows; other rows get the factor 1. None: all rows are adapted."""
     lengths = lengths.clamp_min(torch.finfo(lengths.dtype).tiny)  # a row of zeros stays zero
     if split is None:
         factors: Tensor = magnitude / lengths

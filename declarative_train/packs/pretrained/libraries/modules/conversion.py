@@ -30,8 +30,9 @@ Names = dict[str, list[str]]
 
 @lru_cache(maxsize=8)
 def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
-    """Return the tensors with which a model starts, as `match` does. Tensors that the library ignores are ignored here
-    too: tensors that models no longer have, and parameters that are never in files. Raises LibraryError."""
+    """Return the tensors with which a model starts, as `match` does. `missing` and `unexpected` in the result lack the
+    names that the library ignores: tensors that models no longer have, and parameters that are never in files. Raises
+    LibraryError."""
     from transformers.utils.loading_report import LoadStateDictInfo
 
     files = match(model, *_find_origins(model, stored), may_differ)
@@ -75,9 +76,9 @@ def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, TensorOrigin], 
 
 
 def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Names) -> dict[str, TensorOrigin]:
-    """Return {name of a tensor of the model: tensors in files from which it is made} for the tensors that one converter
-    of transformers makes. `target`: name of the first of them. `names`: pattern of the converter -> names in the files
-    that match."""
+    """Return {name of a tensor of the model: its TensorOrigin} for the tensors that one converter of transformers makes
+    from files. `target`: name of the first of these tensors. `names`: {pattern of the converter: names in the files
+    that match}."""
 
     def convert(chosen: Names, read: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
         fresh = copy.deepcopy(converter)
@@ -110,8 +111,9 @@ def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Nam
 
 
 def _gives_rows(converter: Any, names: Names, shape: tuple[int, ...]) -> bool:
-    """Return whether row i of a converter's result is made from only the i-th tensor of each pattern in `names`. This
-    is so if it stacks tensors, such as those of experts. `shape`: shape of the result."""
+    """Return whether rows of a converter's result can be computed separately: row i is made only from the i-th tensor
+    of each pattern in `names`. This is so if the converter stacks tensors, such as those of experts. `shape`: shape of
+    the result."""
     from transformers.core_model_loading import Concatenate, MergeModulelist
 
     first, *others = converter.operations

@@ -118,8 +118,8 @@ def _sum_outputs(part: nn.Module, ranks: TensorRanks) -> None:
 
 def _share_rotary_keys(part: nn.Linear, width: int, ranks: TensorRanks) -> None:
     """Sum the gradients of a projection's last `width` output features over the ranks. These features are the rotary
-    keys, which the heads of all ranks read. (The other features are the input of a divided layer, which sums their
-    gradients.)"""
+    keys, which the heads of all ranks read. The other output features need no sum here: a divided layer reads them, and
+    sums their gradients itself."""
 
     def leave(_: nn.Module, inputs: object, output: Tensor) -> Tensor:
         return torch.cat([output[..., :-width], ranks.enter(output[..., -width:])], -1)

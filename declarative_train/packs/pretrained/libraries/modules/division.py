@@ -1,6 +1,6 @@
-"""Division of a model of transformers over the ranks of the axes `tensor` and `expert`. It follows the plans that the
-library has for the model's class (`tp_plan` and `ep_plan`, made of `base_model_tp_plan` and `base_model_ep_plan`): a
-style for each name of a module or parameter.
+"""Division of a model of transformers over the ranks of the axes `tensor` and `expert`. The library has plans for the
+model's class: `tp_plan` and `ep_plan`, made of `base_model_tp_plan` and `base_model_ep_plan`. A plan gives each module
+or parameter that is divided a style, by its name.
 
 Modules of one layer that work together (attention, a feed-forward network) are a group: either all of them are divided
 or none. For example, a projection to heads is only divided if the projection from heads is. Tied parameters are divided
@@ -41,7 +41,7 @@ UNNAMED = "the library's plan leaves it whole"
 
 
 class _WholeError(Exception):
-    """Error: a group of modules cannot be divided. The text is the reason."""
+    """Error: a group of modules must stay whole, because it cannot be divided. The text is the reason."""
 
 
 _FOUND: dict[str, LayerCut | str | None] = {}
@@ -129,8 +129,8 @@ def _find(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
 def _divide_groups(
     model: nn.Module, size: int, plan: dict[str, str], styles: dict[str, str], whole: dict[str, str]
 ) -> dict[str, LayerCut]:
-    """Return the divisions of submodules, by path. `styles`: path of a submodule -> style of its division in the
-    library's plan `plan`. A group of submodules that cannot be divided is added to `whole`, with the reason."""
+    """Return {path of a submodule: its division}. `styles`: {path of a submodule: its style in the library's plan
+    `plan`}. If a group of submodules cannot be divided, it is added to `whole`, with the reason."""
     groups: dict[str, dict[str, str]] = {}
     for name, style in styles.items():
         groups.setdefault(_group_of(name), {})[name] = style
@@ -241,7 +241,8 @@ def call_without_values(
 
 
 def _generic(name: str) -> str:
-    """Return a name in the form of the library's plans, with `*` in place of each number."""
+    """Return the name of a module or parameter with `*` in place of each number, such as `layers.*.mlp`. The library's
+    plans use this form."""
     return re.sub(r"\.\d+(?=\.|$)", ".*", name)
 
 
@@ -253,8 +254,8 @@ def _group_of(name: str) -> str:
 
 
 def _find_ties_apart(model: nn.Module, cuts: dict[str, LayerCut]) -> Iterator[tuple[str, str]]:
-    """Yield (group, reason) for each group that must stay whole because one of its parameters is tied to another one
-    that `cuts` divides in another way."""
+    """Yield (group, reason) for each group that must stay whole because of tied parameters: `cuts` divides one of its
+    parameters in another way than the parameter to which it is tied."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -313,19 +314,20 @@ class _Part:
         return LayerCut("shared", {})
 
     def share_output(self) -> LayerCut:
-        """Return the division of a projection to a latent vector and to rotary keys. Every rank has the whole
+        """Return the division of a projection to a latent vector and to rotary keys: every rank has the whole
         projection, because the heads of all ranks read its output. Raises _WholeError for any other module."""
         if type(self._module).forward is not nn.Linear.forward or self._rope_width is None:
             raise _WholeError(f"`{self._path}` is not a linear layer with rotary keys")
         return LayerCut("shared", {})
 
     def cut_experts(self) -> LayerCut:
-        """Return the division of a module of experts: each rank has a part of the hidden features of all experts."""
+        """Return the division of a module of experts. Every rank has all experts, but only a part of their hidden
+        features."""
         return LayerCut("hidden", self._own())
 
     def cut_own_parameters(self) -> LayerCut:
-        """Return the division, by heads, of the parameters that belong to the module itself and not to a submodule,
-        such as the sinks of attention."""
+        """Return the division, by heads, of the parameters that the module itself has, such as attention sinks.
+        Parameters of its submodules are not included."""
         return LayerCut("heads", self._own())
 
     def share_identity(self) -> LayerCut:

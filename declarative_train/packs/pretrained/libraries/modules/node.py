@@ -124,8 +124,8 @@ def key_of(layer: LibraryInterface, inputs: Inputs) -> str:
 
 
 def bare(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
-    """Return the model of a layer with parameters on the meta device and real buffers, from the cache. The caller must
-    not change it. Raises LibraryError."""
+    """Return a layer's model from the cache; create it if it is not there. Its parameters are on the meta device, so
+    they have no values; its buffers have values. The caller must not change the model. Raises LibraryError."""
     key = key_of(layer, inputs)
     if key not in _BARE:
         while len(_BARE) >= _MOST_KEPT:
@@ -260,7 +260,7 @@ def forward_flops(layer: LibraryInterface, inputs: Inputs) -> int | None:
 
 
 def sample(spec: Any) -> Tensor:
-    """Return one sample of an input, filled with zeros."""
+    """Return a batch of one sample, filled with zeros, for an input with the TensorSpec `spec`."""
     return torch.zeros((1, *spec.shape), dtype=getattr(torch, spec.dtype), device="cpu")
 
 
@@ -290,7 +290,8 @@ def _add_activation(kind: Any) -> Any:
 
 
 def find_model(layer: LibraryInterface) -> nn.Module:
-    """Return a layer's model from the cache, whatever inputs it was made for. Create it if the cache has none."""
+    """Return a layer's model from the cache. It may have been made for any inputs of the layer. Create it if the cache
+    has none."""
     begin = key_of(layer, {}).removesuffix("[]")
     return next((module for key, module in reversed(_BARE.items()) if key.startswith(begin)), None) or bare(layer, {})
 
@@ -328,9 +329,9 @@ def units_in(module: nn.Module, classes: frozenset[str]) -> tuple[str, ...]:
     """Return the paths of the units of a model: modules whose parameters are gathered together, and which are
     recomputed and compiled one by one.
 
-    Units are the modules whose class is in `classes`, which the library names. If there are none, they are the stages,
-    blocks or layers in the model's outermost lists: lists whose members have one class, and submodules. A module that
-    shares parameters with the rest of the model is left out."""
+    Units are the modules whose class is in `classes`, which the library names. If there are none, they are the members
+    of the model's outermost lists, such as its stages, blocks or layers. Only lists whose members have one class, and
+    submodules, count. A module that shares parameters with the rest of the model is left out."""
     found = list(_outermost(module, "", lambda part: type(part).__name__ in classes)) if classes else []
     if not found:
         lists = _outermost(module, "", _is_list_of_equals)

@@ -1,11 +1,11 @@
 """Parts of a model of transformers in a pipeline: the modules before the layers, each layer, the norm after them, and
-the head. They follow the plan that the library has for the model's class (`pp_plan`, made of `base_model_pp_plan`).
+the head. The library's plan for the model's class (`pp_plan`, made of `base_model_pp_plan`) names them.
 
-A part is a module of the library. But some computations are in the model's own forward, not in a module: rotary
-positions and masks, which all layers read, and the scale of the scores after the norm. So a layer or the head is run
+A part is a module of the library. But some values are computed in the model's own forward, not in a module: the rotary
+positions and masks that all layers read, and the scale of the scores after the norm. So a layer or the head is run
 through this forward, in a *frame*: a copy of the model in which every other part returns its input. When the parts are
-found, the forward is tried without values: each part must read what the part before it returned, and nothing else that
-depends on a parameter."""
+found, the forward is tried on tensors without values. Each part must read the output of the part before it, and nothing
+else that depends on a parameter."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _prefix(model: Any) -> str:
 
 
 def _list_kept(model: nn.Module) -> list[str]:
-    """Return the names of the parameters and of the saved buffers."""
+    """Return the names of all tensors in the model's state dict: parameters and persistent buffers."""
     return list(model.state_dict(keep_vars=True))
 
 
@@ -192,8 +192,9 @@ class LibraryPart(nn.Module):
 
 
 class _StandIn(nn.Module):
-    """Mixin for the class of each part in a frame, a copy of the model that computes only one of its parts. This part
-    has the attribute `part` and computes it; in every other part, `part` is None and the forward returns its input."""
+    """Mixin for the class of each part in a frame, which is a copy of the model that computes only one of its parts. In
+    the part that is computed, `part` is set, and the forward runs it. In every other part, `part` is None, and the
+    forward returns its input."""
 
     part: LibraryPart | None
 
@@ -236,7 +237,8 @@ def build_part(layer: PartInterface, path: str) -> nn.Module:
 
 
 def _make_frame(body: nn.Module, paths: list[str], own: str, part: LibraryPart) -> nn.Module:
-    """Return a copy of the model `body` in which `own` computes `part`, and the other `paths` return their inputs."""
+    """Return a frame: a copy of the model `body` that computes only `part`. `own`: path of this part. The modules at
+    all other `paths` return their input."""
     memo: dict[int, Any] = {}
     for path in dict.fromkeys((*paths, own)):
         old = body.get_submodule(path)
@@ -250,8 +252,8 @@ def _make_frame(body: nn.Module, paths: list[str], own: str, part: LibraryPart) 
 
 
 def count_operations(layer: PartInterface, length: int) -> float:
-    """Return how many floating-point operations a forward of the whole model has, divided by how many elements its
-    weight matrices have (without the tables of embeddings). `length`: how many ids a sample has."""
+    """Return the floating-point operations of a forward of the whole model per element of its weight matrices.
+    Embedding tables do not count as weight matrices. `length`: number of ids in a sample."""
     owners = (part for part in find_model(layer).modules() if not isinstance(part, nn.Embedding))
     weights = (item for part in owners for item in part.parameters(recurse=False) if item.dim() > 1)
     found = forward_flops(layer, {"main": TensorSpec((length,), "int64", num_values=1)})
