@@ -126,8 +126,9 @@ class MatrixInit(Init, ABC):
     """Base class of inits for parameters with two or more dimensions."""
 
     def check(self, shape: tuple[int, ...]) -> ShapeError | None:
-        """Return an error if the parameter has fewer than two dimensions, such as a bias, else None. This init depends
-        on how many inputs and outputs a unit has. Only a parameter with two or more dimensions tells this."""
+        """Return an error if the parameter has fewer than two dimensions, such as a bias, else None. This init needs
+        the numbers of inputs and outputs of a unit, which the shape of a bias does not show.
+        """
         if len(shape) >= 2:
             return None
         return ShapeError(
@@ -180,8 +181,9 @@ class XavierNormal(_Xavier):
 
 
 class KaimingUniform(_Kaiming):
-    """Uniform distribution around 0 with standard deviation gain / sqrt(fan). `nonlinearity` determines the gain; fan
-    is how many inputs or outputs a unit has (`mode`)."""
+    """Uniform distribution around 0 with standard deviation gain / sqrt(fan). `nonlinearity` determines the gain.
+    `mode` determines the fan: the number of inputs or the number of outputs of a unit.
+    """
 
     type: Literal["kaiming_uniform"] = "kaiming_uniform"
 
@@ -191,8 +193,9 @@ class KaimingUniform(_Kaiming):
 
 
 class KaimingNormal(_Kaiming):
-    """Normal distribution around 0 with standard deviation gain / sqrt(fan). `nonlinearity` determines the gain; fan is
-    how many inputs or outputs a unit has (`mode`)."""
+    """Normal distribution around 0 with standard deviation gain / sqrt(fan). `nonlinearity` determines the gain. `mode`
+    determines the fan: the number of inputs or the number of outputs of a unit.
+    """
 
     type: Literal["kaiming_normal"] = "kaiming_normal"
 

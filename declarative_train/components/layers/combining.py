@@ -104,9 +104,9 @@ class Stack(FunctionLayer, Combining):
 
 
 def _check_elementwise(layer: Layer, inputs: Inputs) -> ShapeError | None:
-    """Return an error unless all inputs have equally many dimensions, with equal sizes or size 1 in each. Without this
-    check torch would align the shapes at the right: it would broadcast the batch dimension of (B, 4) against the 3 of
-    (B, 3, 4).
+    """Return an error unless all inputs have the same number of dimensions, and in each dimension the same size or size
+    1. Without this check torch would align the shapes at the right: it would broadcast the batch dimension of (B, 4)
+    against the 3 of (B, 3, 4).
     """
     port, first = next(iter(inputs.items()))
     common = list(first.shape)

@@ -1,8 +1,9 @@
 """Groups of samples, the same for any layout, for nodes with `over: N samples` (batch norm, contrastive losses).
 
 A group is N consecutive samples of the global batch. `data/spec.py` orders the global batch so that the rows that all
-data-parallel ranks process at once are consecutive. If N divides the number of rows of one rank's microbatch, one
-forward has several groups. If N is a multiple of this number, N / microbatch_size neighbouring ranks hold one group.
+data-parallel ranks process at once are consecutive. N is a divisor or a multiple of microbatch_size, the number of rows
+of a microbatch on one rank. If it is a divisor, a microbatch has several groups. If it is a multiple, the samples of a
+group are on N / microbatch_size neighbouring ranks.
 
 The engine does this, the first two lines once and the others in every step:
 
@@ -16,8 +17,8 @@ A forward without `begin` (evaluation, shape inference) changes no state; batch 
 Running statistics are equal on all ranks after `end_step`, so they are neither broadcast nor averaged.
 
 In an evaluation, the groups of a loss are N consecutive samples of the evaluated set, independent of the ranks and
-their batches. A group may begin in one batch and end in a later one, so the evaluation calls `take_rest` after the
-last batch.
+their batches. A group may begin in one batch and end in a later one, so the evaluation calls `take_rest` after the last
+batch.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class FunctionLayer(Layer, ABC):
             cls.operation = cls.model_fields["type"].default
 
     def options(self) -> Mapping[str, object]:
-        """Return the layer's fields as arguments of the expression function."""
+        """Return the keyword arguments of the layer's function: the fields of the layer, without `type`."""
         return {name: getattr(self, name) for name in type(self).model_fields if name != "type"}
 
     def build(self, inputs: Inputs) -> nn.Module:

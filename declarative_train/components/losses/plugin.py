@@ -47,8 +47,9 @@ class PluginLoss(PluginComponent, Loss):
         return needs_mask_shape(self.type, mask, items)
 
     def mixing(self, input: TensorSpec, target: TensorSpec | None) -> bool:
-        """Find out whether the values of a sample depend on the other samples of its batch. Return True if the user's
-        class declares it. Otherwise call its `forward` with two batch sizes, and return whether the values differ."""
+        """Return whether the loss values of a sample depend on the other samples of its batch. It is True if the user's
+        class declares it. Otherwise `forward` is called with two batch sizes, and the values are compared.
+        """
         from declarative_train.components.losses.modules.plugin import depends_on_others
 
         return self.mixes or depends_on_others(self.make().forward, input, target)

@@ -94,8 +94,8 @@ class InverseSqrt(LrSchedule):
 
 
 class OneCycle(LrSchedule):
-    """Learning rate that rises to the optimizer's lr and then falls far below its first value, like torch's
-    `OneCycleLR`.
+    """Learning rate that rises from `start_factor` times the optimizer's lr to this lr, and then falls to
+    `final_factor` times it, like torch's `OneCycleLR`.
 
     `warmup` is the length of the rise, by default 30% of the run. Smith and Topin, "Super-Convergence",
     https://arxiv.org/abs/1708.07120.

@@ -10,8 +10,8 @@ from declarative_train.components.plugin_components import PluginComponent
 
 
 class PluginLrSchedule(PluginComponent, LrSchedule):
-    """Schedule of a plugin: the user's method `factor(self, step, num_steps)` times the factor of the warm-up. For
-    this method, `step` and `num_steps` count from the end of the warm-up.
+    """Schedule of a plugin. Its factor is that of the user's method `factor(self, step, num_steps)`, times the factor
+    of the warm-up. For this method, `step` and `num_steps` count from the end of the warm-up.
     """
 
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:

@@ -207,8 +207,9 @@ class Ranked(Metric, ABC):
 
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
         """Return whether the metric is undefined for a set of samples, because there is no pair of a positive and a
-        negative. This is so if all targets are equal. With several labels, it is so if the targets of each label are
-        all equal. With `average: micro` the result is always False. `target`: the targets of the set, (N, *S).
+        negative. This is so if all targets are equal. Targets (N, K) are taken as K labels unless `task` is binary;
+        then it is so if the targets of each label are all equal. With `average: micro` the result is always False.
+        `target`: the targets of the set, (N, *S).
         """
         if self.average == "micro":
             return False
@@ -223,22 +224,26 @@ class Ranked(Metric, ABC):
 
 
 class Auroc(Ranked):
-    """Area under the ROC curve: the share of all pairs of a positive and a negative item in which the positive item
+    """Area under the ROC curve: of all pairs of a positive and a negative item, the share in which the positive item
     has the higher score.
 
     If input and target have the same shape, the input has binary scores: one per element or, if it is (B, K), one for
-    each of K labels. Otherwise the class dimension of the input has logits, and each class is compared with all
-    others. The result is exact, because all scores are stored until the end of the evaluation."""
+    each of K labels. Otherwise the class dimension of the input has logits. Then the metric is computed for each class;
+    the items of the class are the positives, all other items the negatives. The result is exact, because all scores are
+    stored until the end of the evaluation.
+    """
 
     type: Literal["auroc"] = "auroc"
 
 
 class AveragePrecision(Ranked):
-    """Average precision: for each positive, the share of positives among the items that score at least as high; then
-    the mean over the positives.
+    """Average precision: for each positive, take the share of positives among the items that score at least as high;
+    the metric is the mean of these shares.
 
     If input and target have the same shape, the input has binary scores: one per element or, if it is (B, K), one for
-    each of K labels. Otherwise the class dimension of the input has logits, and each class is compared with all
-    others. The result is exact, because all scores are stored until the end of the evaluation."""
+    each of K labels. Otherwise the class dimension of the input has logits. Then the metric is computed for each class;
+    the items of the class are the positives, all other items the negatives. The result is exact, because all scores are
+    stored until the end of the evaluation.
+    """
 
     type: Literal["average_precision"] = "average_precision"

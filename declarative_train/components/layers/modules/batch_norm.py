@@ -171,9 +171,10 @@ class BatchNormModule(nn.Module):
 
 
 class _NormaliseAcross(torch.autograd.Function):
-    """Differentiable normalisation over the rows of all ranks of a process group. Input: x (R, C, ...) on each rank; R
-    may be 0. Outputs: the normalised x, and the mean (C,), the biased variance (C,) and the count (1,) over all ranks.
-    Forward and backward have one reduction each. The gradients of weight and bias are those of this rank's rows only.
+    """Autograd function that normalises rows by the mean and variance over all ranks of a process group. Input: x (R,
+    C, ...) on each rank; R may be 0. Outputs: the normalised x and, over all ranks, the mean (C,), the biased variance
+    (C,) and the number of values per channel (1,). Forward and backward have one all-reduce each. The gradients of
+    weight and bias are those of this rank's rows only.
     """
 
     @staticmethod

@@ -62,8 +62,8 @@ class ContextRanks:
         return torch.cat([whole[:, first : first + chunk] for first in self.firsts(chunk)], 1)
 
     def gather(self, x: Tensor) -> Tensor:
-        """Return all positions (B, T, ...), given this rank's part `x` (B, T / N, ...). In the backward, each rank
-        gets the gradients of its own positions, summed over the ranks.
+        """Return all positions (B, T, ...), given this rank's part `x` (B, T / N, ...). In the backward, the gradients
+        of all ranks are summed, and each rank gets the sum for its own positions.
         """
         return exchange(x, self._gather, self._sum)
 

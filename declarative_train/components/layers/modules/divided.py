@@ -56,16 +56,16 @@ class TensorRanks:
         return exchange(x, _identity, self._sum) if x.requires_grad else x
 
     def add(self, x: Tensor) -> Tensor:
-        """Return the sum of `x` over the ranks. If `writes` is "tokens", return only this rank's tokens of the sum. In
-        the backward, each rank gets the gradient of the whole sum.
+        """Return the sum of `x` over the ranks. If `writes` is "tokens", a rank gets only its own tokens of the sum. In
+        the backward, the gradient of `x` is the gradient of the whole sum, on every rank.
         """
         if self._writes == "tokens":
             return exchange(x, self._peers.sum_tokens, self._peers.gather_tokens)
         return exchange(x, self._sum, _identity)
 
     def join(self, x: Tensor) -> Tensor:
-        """Return the features of all ranks, (..., F * size), given this rank's features `x` (..., F). In the backward,
-        each rank gets the gradient of its own features.
+        """Return the features of all ranks side by side, (..., F * size), given this rank's features `x` (..., F). In
+        the backward, each rank gets the gradient of its own features.
         """
         return exchange(x, lambda part: self._peers.gather(part.contiguous()), lambda whole: self._own(whole, -1))
 

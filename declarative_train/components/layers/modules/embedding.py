@@ -44,7 +44,8 @@ class EmbeddingModule(nn.Module):
 
     def _look_up_part(self, x: Tensor, ranks: TensorRanks) -> Tensor:
         """Return the vectors of all indices in `x`, although this rank has only some rows of the table. Each rank looks
-        up the indices of its own rows and uses zeros for the others. The results are then summed over the ranks."""
+        up the indices whose rows it has, and uses zeros for the others. The sum over the ranks then has all vectors.
+        """
         rows = self.weight.shape[0]
         first = ranks.index * rows
         place = x - first

@@ -99,8 +99,9 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
 
 
 def cast_parameters(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Return the parameters in the dtype of `x`. They may be in half precision while `x` is a field of the data in
-    float32."""
+    """Return the parameters, converted to the dtype of `x`. The dtypes differ, for example, if the model is in half
+    precision and `x` is a float32 field of the data.
+    """
     return tuple(None if item is None else item.to(x.dtype) for item in parameters)
 
 

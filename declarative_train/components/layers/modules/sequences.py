@@ -174,9 +174,9 @@ def _input_for(x: Tensor, layer: nn.RNNBase) -> Tensor:
 
 
 def _kernel(x: Tensor) -> AbstractContextManager[object]:
-    """Return the context manager in which a recurrent layer must run on the device of `x`. On CUDA it turns autocast
-    off, because autocast would compute in float16 even if its dtype is bfloat16. On the CPU it turns oneDNN off,
-    because oneDNN's LSTM in half precision fails on many processors.
+    """Return the context manager in which a recurrent layer must run, so that torch uses a kernel that works. On CUDA
+    it turns autocast off, because autocast would compute in float16 even if its dtype is bfloat16. On the CPU, with
+    autocast or half precision, it turns oneDNN off: oneDNN's LSTM in half precision fails on many processors.
     """
     if x.device.type == "cuda":
         return torch.autocast("cuda", enabled=False)

@@ -1,4 +1,6 @@
-"""Modules without or with few parameters: sums, products, pools and patches of tensors, and stochastic depth."""
+"""Modules with few or no parameters: sum and product of inputs, pooling, patches of images, noise, and stochastic
+depth.
+"""
 
 from __future__ import annotations
 

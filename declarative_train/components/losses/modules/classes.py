@@ -89,7 +89,9 @@ class OverClasses(nn.Module, LossModule):
         return value if weight is None else (value * weight).sum()
 
     def items(self, input: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the loss of each item, (B, *S), for targets that are class numbers. It is 0 where the mask is 0."""
+        """Return the loss of each item, (B, *S), for targets that are class numbers. For an item whose mask is 0 the
+        number has no meaning: it is finite, and its gradient is 0.
+        """
         x, y = upcast_half(input), target.to(torch.int64)
         if mask is not None:
             x, y = self._without_masked(x, y, mask)

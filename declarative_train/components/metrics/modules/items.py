@@ -1,4 +1,6 @@
-"""Classification metrics: converters from scores and targets to items, and accumulators of counts or of scores."""
+"""Modules of classification metrics: functions that turn scores and targets into items, and accumulators of counts or
+of scores.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,12 @@ def not_ignored(target: Tensor, ignore_index: int | None) -> Tensor | None:
 
 
 class ClassItems:
-    """Converter for tasks with C classes.
+    """Function that turns the scores and targets of a batch into N items with C classes.
 
     Input: scores (B, ..., C, ...), and targets, which are class numbers (B, *S) or probabilities with the shape of the
-    scores. Result: a tuple of scores (N, C), class numbers (N,) and weights (N,) of N items; weights are None if all
-    are 1. Probabilities are converted to the number of the most probable class."""
+    scores. Result: a tuple of scores (N, C), class numbers (N,) and weights (N,); weights are None if all are 1.
+    Probabilities are converted to the number of the most probable class.
+    """
 
     def __init__(self, axis: int, ignore_index: int | None) -> None:
         self.dim, self.ignore_index = axis + 1, ignore_index
@@ -53,11 +56,13 @@ class ClassItems:
 
 
 class YesNoItems:
-    """Converter for binary and multilabel tasks.
+    """Function that turns the scores and targets of a batch into N items with L labels, for binary and multilabel
+    tasks.
 
-    Input: scores and answers, both (B, *S). Result: a tuple of scores (N, L), bool answers (N, L) and weights (N, L)
-    of N items with L labels; weights are None if all are 1. The labels are dimension `axis` of a sample; if `axis` is
-    None, all elements belong to one label. An answer above one half is positive."""
+    Input: scores and answers, both (B, *S). Result: a tuple of scores (N, L), bool answers (N, L) and weights (N, L);
+    weights are None if all are 1. The labels are dimension `axis` of a sample. If `axis` is None, there is one label,
+    and each element is an item. An answer above one half is positive.
+    """
 
     def __init__(self, axis: int | None, ignore_index: int | None) -> None:
         self.dim, self.ignore_index = None if axis is None else axis + 1, ignore_index
@@ -94,11 +99,12 @@ def iou(correct: Tensor, predicted: Tensor, actual: Tensor) -> Tensor:
 
 
 class FromCounts(MetricModule):
-    """Accumulator of a metric that is computed from counts.
+    """Accumulator of a metric that is computed from counts of items.
 
-    If `threshold` is None, the class with the highest score is predicted. Otherwise each label is predicted positive
-    if its score is above `threshold`, else negative. A class or label that is never predicted and never a target has
-    the value 0. As in torchmetrics, the average `macro` excludes such a class, but includes such a label."""
+    If `threshold` is None, the class with the highest score is predicted. Otherwise each label is predicted positive if
+    its score is above `threshold`, else negative. A class or label that is never predicted and never a target has the
+    value 0. The average `macro` excludes such a class, but includes such a label, as in torchmetrics.
+    """
 
     def __init__(
         self,
