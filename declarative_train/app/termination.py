@@ -26,15 +26,15 @@ class TerminatedError(BaseException):
 
 @contextmanager
 def signals_raise() -> Iterator[None]:
-    """Raise TerminatedError in this process on a signal that ends a command, within the `with` block. A forked child
-    has the usual handlers instead, so the signal ends it immediately.
+    """Within the `with` block, raise TerminatedError in this process when a signal arrives that ends a command. In a
+    forked child, the signal ends the child immediately, as usual.
 
-    The interrupted code may drop the exception or convert it to another one (as C code does during an import).
-    Therefore any exception that leaves the block after a signal becomes TerminatedError, and the signal is repeated
-    until the block ends or a run handles it.
+    The interrupted code may drop the exception or replace it by another one, as C code does during an import. Therefore
+    the signal is repeated until the block ends or a run handles it, and any exception that leaves the block after a
+    signal becomes TerminatedError.
 
-    SIGINT raises KeyboardInterrupt as usual. It is not repeated, because some commands finish their work after it; an
-    exception that replaced it becomes KeyboardInterrupt again.
+    SIGINT raises KeyboardInterrupt as usual. It is not repeated, because some commands finish their work after it. If
+    another exception replaced the KeyboardInterrupt, it becomes KeyboardInterrupt again.
     """
     is_main_thread = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGINT) if is_main_thread}

@@ -72,8 +72,8 @@ def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None
 
 
 def hint_on_options(command: str | None, words: Sequence[str]) -> str | None:
-    """Return a hint on the first of `words` that is an option of another tool for a command like `command`; None if
-    there is none. `words`: the arguments."""
+    """Return a hint on the first of `words` (the arguments) that is not an option of `command`, but of a similar
+    command of another tool. Return None if there is no such argument."""
     known = OPTIONS_ELSEWHERE.get(command or "", {})
     return next((known[name] for name in (word.partition("=")[0] for word in words) if name in known), None)
 

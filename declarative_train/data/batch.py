@@ -89,10 +89,10 @@ def _move_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def make_batches(slots: Sequence[Slot], take: Take, epoch: int | None = None) -> list[Batch]:
-    """Return one batch for each of `slots` (a slot is this rank's rows of a chunk).
+    """Return one batch for each of `slots`. (A slot is the rows and padding that this rank has in one chunk.)
 
-    `take` is called once, for the rows of all slots: (epoch, positions) -> (a number for each sample, as in
-    `Batch.sample_ids`; tensors). `epoch`: the training epoch; None in an evaluation.
+    `take`: function that reads the rows of all slots in one call, (epoch, positions) -> (sample ids as in `Batch`,
+    tensors). `epoch`: the training epoch; None in an evaluation.
     """
     import torch
 

@@ -259,10 +259,10 @@ def _report_skipped(draft: DataDraft, tables: Mapping[str | None, Table], prepar
 def _report_unread(
     draft: DataDraft, main: Table, parts: Mapping[str, FieldReader], tables: Mapping[str | None, Table]
 ) -> None:
-    """Report keys and columns of the source that a field should read, but does not read.
+    """Report content of the rows that the recipe's fields should read but do not, such as keys of messages.
 
-    `main`: table of the main source. `parts`: reader of each field. `tables`: table of each source, after packs may
-    have changed it.
+    `main`: table of the main source. `parts`: reader of each field. `tables`: table of each source; packs may have
+    added to these tables.
     """
     for table in tables.values():
         for name, message, hint in table.unread():
@@ -277,10 +277,11 @@ def _fields_of_set(
     parts: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
 ) -> tuple[FieldReader, ...]:
-    """Return the readers of all fields, with the columns of one source.
+    """Return a reader of each field that reads the columns of one source.
 
     `source`: None for the main source, else the name of the set that has this source. `parts`: the readers for the main
-    source. A field whose columns do not fit is left out; it was reported earlier.
+    source. `columns`: dict from (source, field) to the columns of the field. A field without an entry is left out; its
+    columns do not fit, which was reported earlier.
     """
     if source is None:
         return tuple(parts.values())

@@ -83,8 +83,8 @@ def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Relate
 
 
 def name_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[Column]) -> ShapeError:
-    """Return an error that names the first text in a column of numbers, if such a text is the cause of `shape_error`;
-    else return `shape_error`."""
+    """Return a better error if `shape_error` is caused by a text in a column of numbers: it names the first such text.
+    Otherwise return `shape_error`. `columns`: the columns in which such a text is searched."""
     for column in columns:
         if column.dtype != "object" or column.shape:
             continue
@@ -287,7 +287,8 @@ class DataDraft:
 
     @property
     def cut(self) -> tuple[object, ...]:
-        """Part of a cache key: everything that decides which rows of a source belong to a set."""
+        """Everything that decides which rows of a source belong to a set. It is a part of the key of the statistics
+        cache."""
         splits = {name: split.as_data() for name, split in self.section.split.items()}
         return splits, self.seed, None if self.window is None else asdict(self.window), self.section.on_bad_row
 

@@ -38,8 +38,8 @@ class LazyValues(NamedTuple):
 
 
 class LazyFieldError(Exception):
-    """Error: a value of the lazy field `name` cannot be read. `row`: index of the value among those that were
-    requested."""
+    """Error: a value of the lazy field `name` cannot be read. `row`: index of the value in the arrays that the reader
+    was given."""
 
     def __init__(self, name: str, row: int, cause: BadValueError) -> None:
         super().__init__(str(cause))

@@ -2,16 +2,16 @@
 
 share      integer weight of a source
 schedule   decides which source gives the sample at each position, and counts how many earlier positions have the same
-           source. It is a binary tree of choices, in which the smallest shares are joined first (Huffman, 1952). A
-           choice sends `left` of every `parts` turns to its left side: turn t goes there if
-           (t * left + parts / 2) // parts is larger for t + 1 (Bresenham, 1965). Before any position, the number of
-           uses of a source differs from its share of the positions by less than 2; after `parts` turns of the root,
-           the numbers are exact
-pass       a source gives each of its n samples once, then each again in another order, and so on: pass p consists
-           of the turns of the source from p * n on, independent of the epochs of the mixture
+           source. It is a binary tree, in which the smallest shares are joined first (Huffman, 1952). At an inner node,
+           `left` of every `parts` turns take the left branch, evenly spread: turn t does if
+           (t * left + parts / 2) // parts is larger for t + 1 (Bresenham, 1965). So the number of times that a source
+           was used before a position differs from its share of the positions by less than 2. After `parts` turns of
+           the root, it is exact
+pass       a source gives each of its n samples once (pass 0), then each again in another order (pass 1), and so on.
+           Pass p consists of the turns of the source from p * n on. It may begin within an epoch of the mixture
 
-There is no generator state, and neither ranks nor the batch decide which samples come: position 10^12 costs as much as
-0. An epoch has as many positions as the sources have samples.
+There is no generator state, so position 10^12 costs as much as 0. The order does not depend on the ranks or the batch
+size. An epoch has as many positions as the sources have samples.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Inner node of the binary tree of a Schedule, which has two `ways`. Of every `parts` turns, `left` go to the first
-    way, the others to the second. A way is another inner node, or the index of a source."""
+    """Choice between two `ways`, an inner node of the binary tree of a Schedule. A way is a source (its index) or
+    another choice. Each time the choice is used is a turn: of every `parts` turns, `left` take the first way, the
+    others the second."""
 
     parts: int
     left: int
@@ -125,8 +126,8 @@ def _ways(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixturePositions:
-    """Samples at N positions of a mixture, as three arrays (N,): the index of the source, the index of the pass over
-    the source, and the sample's place within that pass.
+    """Samples at N positions of a mixture, as three arrays (N,). `sources`: index of the source. `passes`: index of the
+    pass over this source. `places`: which sample of the pass it is.
 
     If a source is block-shuffled, the place is an index into the block layout of the pass (data/shuffle.py). Otherwise
     it is an index into the order of the samples in the pass.
@@ -146,8 +147,8 @@ class MixturePositions:
 
 
 class MixedOrder:
-    """Order of the samples of a mixture: the schedule chooses a source for each position of an epoch, and the source
-    gives the next sample of its current pass.
+    """Order of the samples of a mixture. A schedule chooses a source for each position of an epoch. This source gives
+    its next sample; after its last one, it begins again in another order.
 
     `starts` (sources + 1,): the index in the set of each source's first sample, then the number of all samples.
     `blocks`: the index in the set of each block's first sample, as for `RolledOrder`; None if no source is
@@ -205,8 +206,8 @@ class MixedOrder:
         return found
 
     def of_source(self, source: int, number: int, places: np.ndarray) -> np.ndarray:
-        """Return the index in the set of the sample at each of `places` in the pass with index `number` over `source`.
-        (`MixturePositions` explains places.)"""
+        """Return, for each of `places` in one pass over a source, the index of its sample in the set. `number`: index
+        of the pass. `places`: explained by `MixturePositions`."""
         if source in self.rolled:
             return self.rolled[source].epoch(number).sample_indices(places)
         start, size = int(self._starts[source]), int(self._sizes[source])
@@ -215,9 +216,9 @@ class MixedOrder:
         return start + permute(key_of("order", self._keys[source], number), places, size)
 
     def numbers(self, samples: np.ndarray, placed: MixturePositions) -> np.ndarray:
-        """Return a number for each sample in `placed`, from which its random transforms are made. It is the sample's
-        index in the set (`samples`), plus the size of the set for each earlier pass, so that it differs from pass to
-        pass."""
+        """Return a number for each of these samples, from which its random transforms are made. `samples`: index of
+        each sample in the set. `placed`: the pass over the source in which each sample is used. The number is index +
+        pass * (size of the set), so a sample is transformed differently in each pass."""
         found: np.ndarray = samples + placed.passes * self.num_samples
         return found
 

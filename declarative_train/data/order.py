@@ -101,8 +101,8 @@ def _network(key: int, numbers: np.ndarray, bits: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Rows of a chunk that belong to one rank: `num_rows` positions of the epoch from `start` on, then `num_padding`
-    rows of padding. Each padding row repeats the position `filler`."""
+    """Rows that one rank computes in one chunk of a batch: the `num_rows` positions of the epoch from `start` on, then
+    `num_padding` rows of padding. Each row of padding repeats the sample at position `filler`."""
 
     start: int
     num_rows: int
@@ -135,8 +135,9 @@ def samples_until(step: int, batch: BatchSpec, num_samples: int) -> int:
 
 
 def slots(found: StepSlice, batch: BatchSpec, dp_rank: int) -> list[Slot]:
-    """Return the slot (rows and padding) of a data-parallel rank in each chunk of the global batch `found`. There are
-    accumulation x num_microbatches slots, even if the last batch of an epoch is smaller."""
+    """Return the rows that a data-parallel rank computes in the global batch `found`. The batch consists of
+    accumulation x num_microbatches chunks; the result has one Slot (rows and padding) for each chunk. A smaller last
+    batch of an epoch has equally many slots."""
     size = batch.microbatch_size
     chunk = batch.data_parallel_size * size
     return [

@@ -63,8 +63,8 @@ PATIENCE = Patience()
 
 
 class Wait:
-    """Wait for data, which is reported if it is long. `of`: function that returns the file activity of the thread or
-    process that makes the data; None if it is unknown."""
+    """Timer of one wait for data, which reports a long wait. `of`: function that returns what the thread or process
+    that makes the data is doing with files; None if this is unknown."""
 
     def __init__(self, of: Callable[[], FileActivity | None]) -> None:
         self._of = of
@@ -122,9 +122,9 @@ class _Failure:
 class Prefetcher(Generic[K, T]):
     """Results of `make(name)` for each of `names`, computed ahead in that order by threads of this process.
 
-    The results in memory have a total size of at most `room`, where one result has the size `size_of(name)`. Two cases
-    are exceptions: `get` waits for a result that no thread has begun, or `get` has returned all results in memory. Then
-    one more result is computed.
+    The threads pause while the results in memory have a total size of `room`; `size_of(name)` is the size of one
+    result. In two cases one more result is computed all the same: `get` waits for a result that no thread has begun, or
+    `get` has returned all results in memory.
     """
 
     def __init__(
@@ -303,11 +303,11 @@ def wait_for_copies(batches: list[Batch], event: Any, device: torch.device) -> l
 
 
 def in_thread(made: Iterator[list[Batch]]) -> Callable[[int], list[Batch]]:
-    """Return a function that returns the next result of `made` at each call and ignores its argument. (`copy_ahead`
-    calls it in a thread, with the number of the result.)
+    """Return a function that returns the next result of `made` at each call. The function ignores its argument:
+    `copy_ahead`, which calls it in a thread, gives it the number of the result.
 
-    The first result is taken here, before that thread starts, because this starts the loader processes: a fork while
-    another thread computes may inherit a lock that is never released.
+    The first result is taken here already, because taking it starts the loader processes. They must be forked before
+    the thread starts: a fork while another thread computes may inherit a lock that is never released.
     """
     waiting = [next(made)]
 
@@ -379,7 +379,8 @@ def _end(workers: Iterable[Process]) -> None:
 
 
 def _next(iterator: Iterator[T], slots: ActivitySlots, turn: int) -> T:
-    """Return the next result, which the loader process with index `turn` computes. Report a long wait."""
+    """Return the next result of the loader processes, and report a long wait for it. `turn`: index of the process that
+    computes this result. `slots`: what each process is doing with files, for the report."""
 
     def doing() -> FileActivity | None:
         found = slots.of(turn)

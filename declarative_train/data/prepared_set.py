@@ -272,8 +272,8 @@ def prepare(
 
 
 def _bad_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int) -> Iterator[BadSampleError]:
-    """Yield an error for each bad row of a set in its first chunks of rows, which have at least `most` rows
-    together."""
+    """Convert the first rows of a set, and yield an error for each row that a field cannot convert. Rows are read in
+    whole chunks, until at least `most` rows are checked."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         if start >= most:
             return

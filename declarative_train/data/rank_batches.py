@@ -45,8 +45,8 @@ _BLOCK_POSITIONS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """`count` consecutive steps of one epoch, all with full batches. The batch of the first step begins at position
-    `start` of the epoch."""
+    """`count` consecutive steps of one epoch that all have full batches. `start`: position in the epoch at which the
+    batch of the first of these steps begins."""
 
     epoch: int
     start: int
@@ -107,13 +107,12 @@ class TrainingBatches:
         return self._index_without_buckets(epoch, self._position_without_buckets(epoch, positions))
 
     def _position_without_buckets(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return, for each of these positions of an epoch, the position that its sample would have without length
-        buckets."""
+        """Return, for each of these positions of an epoch, where its sample would be if no field had length buckets."""
         return positions if self._buckets is None else self._buckets.positions(epoch, positions)
 
     def _index_without_buckets(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return, for each of these positions, the index in the set of the sample that it would have without length
-        buckets."""
+        """Return an index in the set for each of these positions: that of the sample which is at this position in the
+        order without length buckets."""
         if isinstance(self._order, MixedOrder):
             return self._order.sample_indices(self._order.at(epoch, positions))
         if not self._spec.shuffle:
@@ -249,8 +248,8 @@ class TrainingBatches:
             step += sum(run.count for run in runs)
 
     def _full_steps(self, step: int, most: int) -> list[_Run]:
-        """Return the steps with full batches from `step` on, at most `most` of them, as one `_Run` for each epoch. They
-        end before the first step with a smaller batch."""
+        """Return the next `most` steps, from `step` on, as one `_Run` per epoch. There are fewer if a step with a
+        smaller batch (the last one of an epoch) comes before: the result ends there."""
         batch = self._batch
         num_full = self._set.num_samples // batch.global_batch_size
         runs: list[_Run] = []
@@ -264,8 +263,9 @@ class TrainingBatches:
         return runs
 
     def _block(self, runs: Sequence[_Run], take: TakeRuns) -> Iterator[list[Batch]]:
-        """Yield the batches of each step of `runs` (ranges of steps with full batches). One call of `take` reads the
-        rows of all these steps, in the order (step, chunk, row)."""
+        """Read the rows of several steps at once, and yield for each step its batches. `runs`: the steps, which have
+        full batches only. `take`: function that returns the rows of all these steps, in the order (step, chunk,
+        row)."""
         batch, size = self._batch, self._batch.microbatch_size
         num_chunks = batch.accumulation * batch.num_microbatches
         samples, gathered = take(runs)
@@ -358,8 +358,8 @@ class EvaluationBatches:
 
     @property
     def _in_blocks(self) -> bool:
-        """True if the set is read block after block (see `file_order`). Then all of it is evaluated, and no field is
-        lazy (read from files, like images)."""
+        """True if the set is read block after block (see `file_order`). This requires that all of the set is evaluated,
+        and that no field is lazy (read from files, like images)."""
         return self._order is not None and self.num_samples == self._total and not self._set.prepared.lazy
 
     def _by_windows(self) -> Iterator[Batch]:

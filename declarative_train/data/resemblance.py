@@ -144,8 +144,8 @@ def _check_neighbours(
 
 
 def _check_order(data: DataSpec, training: PreparedSet, span: Place) -> Iterator[Diagnostic]:
-    """Yield a diagnostic if windows, or a set of the last rows, take rows in the order of the file, and a column of
-    times falls from row to row."""
+    """Yield a diagnostic if a column of times falls from row to row, although the order of the file matters. It matters
+    if windows, or a set of `type: last`, take the rows in this order."""
     if data.mix or (data.window is not None and (data.window.sort is not None or data.window.by is not None)):
         return
     key, effect = "data.window", "windows run backwards in time"

@@ -145,14 +145,15 @@ class RowDraw(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowShare(SetRows):
-    """Random share of the rows of each block, in the order of the file.
+    """Random rows of each block of a table, in the order of the file; or all rows except these.
 
-    It is for sets that are too large to list, and that are read in blocks. Each block gives the same fraction of its
-    rows, up to rounding: after each block, the share has round(n * fraction) of the n rows of `base` so far.
+    This is for sets that are too large to list, and that are read in blocks. Each block gives the same fraction of its
+    rows. Rounding errors do not add up: of the n rows of `base` up to the end of a block, round(n * fraction) are
+    drawn.
 
     starts   (blocks + 1,) first row of each block, from row 0 on
-    base     the rows that are divided; None: all rows
-    others   True: the set has the rows of `base` that are not in the share
+    base     the rows from which is drawn; None: all rows
+    others   True: the set has the rows of `base` that are not drawn
     counts   (blocks + 1,) how many rows of the set are before each block, then how many it has
     """
 
@@ -164,9 +165,8 @@ class RowShare(SetRows):
 
     @classmethod
     def of(cls, starts: np.ndarray, base: RowShare | None, key: int, num_rows: int, others: bool) -> RowShare:
-        """Return a random share of `base` with `num_rows` rows, which `key` determines. `base`: None for all rows.
-        `others`: return the rows of `base` that are not in that share. `starts` (blocks + 1,): first row of each
-        block."""
+        """Return `num_rows` random rows of `base`, or with `others` all rows of `base` except these. `base`: None for
+        all rows of the table. `key`: decides which rows are drawn. `starts` (blocks + 1,): first row of each block."""
         whole = starts if base is None else base.counts
         taken = np.floor(whole * (num_rows / max(int(whole[-1]), 1)) + 0.5).astype(np.int64)
         taken[-1] = num_rows

@@ -174,10 +174,9 @@ class Offer(NamedTuple):
 
 
 def offer(spec: DataSpec) -> Offer | None:
-    """Prepare the sets and move them to shared memory, which this process then uses too.
-
-    Return a reference with which other processes find them; None if the sets cannot be shared. Raises DataError.
-    """
+    """Prepare the sets, and share them with other processes through shared memory. From then on, this process uses the
+    shared copy too. Return a reference with which other processes find the sets; None if they cannot be shared. Raises
+    DataError."""
     sets = prepare_sets(spec)
     if not hasattr(os, "memfd_create") or not all(each.is_held for each in sets.values()):
         return None

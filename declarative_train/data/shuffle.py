@@ -62,12 +62,12 @@ class BlockPiece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShuffleWindow:
-    """Samples that are shuffled together: `size` consecutive samples of the block layout (see the top of this file) of
-    one epoch.
+    """Window: `size` samples that are shuffled together. They are consecutive in the block layout of one epoch (the top
+    of this file explains block layout and stream).
 
-    `start`: index of the first sample in the block layout. `number`: index of the window in the epoch. `stream`: index
-    of the stream that the window belongs to. `key`: key of the random permutation of the samples; None: they are not
-    shuffled.
+    `start`: index of the window's first sample in the block layout. `number`: index of the window in the epoch.
+    `stream`: index of the stream to which the window belongs. `key`: decides the random order of the samples; None:
+    they are not shuffled.
     """
 
     epoch: int
@@ -125,20 +125,21 @@ class RolledOrder:
         return np.asarray(self.stretches[streams] + turns)
 
     def places_of_batches(self, positions: np.ndarray, count: int) -> np.ndarray:
-        """Return the indices into the block layout of the same positions in `count` consecutive full batches.
-        `positions`: these positions in the first batch, counted from the start of the epoch."""
+        """Return where the samples of `count` consecutive full batches are, as indices into the block layout. From each
+        batch, the samples at the same positions are meant. `positions`: the positions in the first of these batches,
+        counted from the start of the epoch."""
         size, streams = self._batch_size, self.num_streams
         if size % streams:
             return self.places((positions + size * np.arange(count)[:, None]).ravel())
         return np.asarray((self.places(positions) + size // streams * np.arange(count)[:, None]).ravel())
 
     def runs_of_batch(self, positions: np.ndarray) -> tuple[np.ndarray, int]:
-        """Divide `positions`, which are in one full batch, into runs: all samples of one stream in the batch. Return
-        the index into the block layout of the first sample of each run, and how many samples every run has.
+        """Divide `positions`, which are in one full batch, into runs. A run consists of all samples of one stream in
+        the batch. Return where each run begins, as an index into the block layout, and how many samples every run has.
 
-        The samples of a run are consecutive in the block layout, and the next full batch continues them. The returned
-        length is 0 if the batch does not have equally many samples of all streams, or if `positions` do not consist of
-        whole runs.
+        The samples of a run are consecutive in the block layout, and those of the same stream in the next full batch
+        follow them. The returned length is 0 if there are no such runs: the batch has more samples of one stream than
+        of another, or `positions` have only a part of a run.
         """
         length, rest = divmod(self._batch_size, self.num_streams)
         if rest or len(positions) % length:
@@ -147,8 +148,8 @@ class RolledOrder:
         return places[:, 0], length if bool((np.diff(places) == 1).all()) else 0
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return two arrays with one entry for each of `positions` of an epoch: the index of its stream, and the index
-        of its sample within the stream."""
+        """Return two arrays with one entry for each of `positions` of an epoch: the stream that has its sample (an
+        index), and the index of this sample within the stream."""
         size, count = self._batch_size, self.num_streams
         positions = np.asarray(positions, np.int64)
         slot = positions % size
@@ -160,10 +161,10 @@ class RolledOrder:
         return self._turns_of_run(slot, begin, np.minimum(size, self.num_samples - begin))
 
     def places_of_run(self, slot: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """Return the index into the block layout of one sample for each entry of the three arrays.
+        """Return where one sample is for each entry of the three arrays, as an index into the block layout.
 
-        Take the `length` positions of the sequence from position `begin` on, and sort them by stream. The sample is the
-        one at index `slot` of the sorted positions.
+        An entry means: take `length` positions of the sequence, from position `begin` on, and sort them by stream. The
+        sample is at index `slot` of the sorted positions. (The top of this file explains sequence and stream.)
         """
         streams, turns = self._turns_of_run(slot, begin, length)
         return np.asarray(self.stretches[streams] + turns)
@@ -181,7 +182,7 @@ class RolledOrder:
 
     def sequence_position(self, stream: np.ndarray, turn: np.ndarray) -> np.ndarray:
         """Return the position in the sequence (see the top of this file) of the sample with index `turn` in a stream.
-        This is its position before the batches are sorted by stream."""
+        In the epoch, its position differs: the samples of each batch are sorted by stream."""
         return np.asarray(turn * self.num_streams + stream)
 
     def _epoch(self, epoch: int) -> EpochLayout:
@@ -191,16 +192,17 @@ class RolledOrder:
 def _stream_of(
     slot: np.ndarray, rounds: np.ndarray, first: np.ndarray, phase: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Return the index of the stream that has index `slot` in consecutive positions of the sequence, sorted by stream.
+    """Return the stream of one sample in a range of the sequence that was sorted by stream. `slot`: index of the sample
+    in the sorted range.
 
-    Each stream has `rounds` or rounds + 1 of these positions:
+    The other arguments say how many samples of each stream are in the range:
 
     streams 0 to first - 1        rounds + 1
     streams first to phase - 1    rounds
     streams phase to last - 1     rounds + 1
     all later streams             rounds
 
-    The five arrays have one entry for each result. A range of streams that ends before it begins is empty.
+    If `phase` is not above `first`, the second line has no streams. The five arrays have one entry for each result.
     """
     more = rounds + 1
     end_first = first * more
@@ -275,11 +277,11 @@ def _pairs(stretches: np.ndarray) -> Sequence[tuple[int, tuple[int, int]]]:
 
 
 def _cut(laid: np.ndarray, start: int, stop: int, window: int, stream: int, num_streams: int) -> np.ndarray:
-    """Return the indices into the block layout at which the windows of one stream begin.
+    """Return where the windows of one stream begin, as indices into the block layout.
 
-    `laid`: the index in the block layout at which each block begins. `start`, `stop`: indices at which the stream
-    begins and ends. `window`: how many blocks a window has. `stream`, `num_streams`: index of the stream, and how many
-    streams there are.
+    `laid`: the index in the block layout at which each block begins. `start`, `stop`: where the stream begins and ends.
+    `window`: how many blocks a window has. `stream`: index of the stream, which decides the size of its second window.
+    `num_streams`: how many streams there are.
     """
     first = int(np.searchsorted(laid, start, side="right"))
     # ends of the blocks of the stream, without the last block
@@ -318,8 +320,8 @@ def samples_before(places: np.ndarray, windows: Windows | None) -> np.ndarray:
 
 
 def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int | None) -> int:
-    """Return the maximum size in bytes at which a set is kept in memory. It is 0 if the set can be read in blocks and
-    the recipe sets a shuffle window (`window`, in samples) that is smaller than the set."""
+    """Return how many bytes a set may have to be kept in memory. The result is 0, so that the set is read in blocks, if
+    this is possible and the recipe sets a shuffle window (`window`, in samples) that is smaller than the set."""
     num_samples = len(rows) if windows is None else len(windows)
     if table.blocks is None or window is None or window >= num_samples:
         return HOLD_BYTES
@@ -327,10 +329,10 @@ def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int 
 
 
 def most_held_of_others(training: PreparedSet) -> int:
-    """Return the maximum size in bytes at which other sets than the training set are kept in memory.
+    """Return how many bytes an evaluated set may have to be kept in memory.
 
-    It is 0 if the training set is read in blocks. Rows of the other sets are then spread over all files, so that
-    keeping them would mean reading all files before the first step.
+    The result is 0 if the training set is read in blocks. The rows of the other sets are then spread over all files, so
+    that keeping them would mean reading all files before the first step.
     """
     return 0 if training.table.blocks is not None and training.held is None else HOLD_BYTES
 
@@ -353,8 +355,9 @@ def blocks_of(prepared: PreparedSet) -> np.ndarray | None:
 
 
 def cut(starts: np.ndarray, most: int) -> np.ndarray:
-    """Cut each block with more than `most` samples into parts of about equal size. `starts` (blocks + 1,): the first
-    sample of each block, then the number of all samples. Return such an array for the new blocks."""
+    """Divide each block with more than `most` samples into smaller blocks of about equal size, and return the starts of
+    all blocks. `starts` (blocks + 1,): index of the first sample of each block, then the number of all samples; the
+    result has the same form."""
     sizes = np.diff(starts)
     pieces = -(-sizes // most)
     block = np.repeat(np.arange(len(sizes)), pieces)

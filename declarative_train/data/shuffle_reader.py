@@ -115,9 +115,9 @@ class WindowsAhead:
         return self.at(of_epoch or 0, self._order.places(positions))
 
     def of_batches(self, epoch: int, positions: np.ndarray, count: int) -> Taken:
-        """Return the samples at the same positions of `count` consecutive full batches: their indices in the set, and a
-        dict from field name to tensor. `positions`: these positions in the first batch, counted from the start of the
-        epoch."""
+        """Return the samples of `count` consecutive full batches, from each batch those at the same positions.
+        `positions`: the positions in the first of these batches, counted from the start of the epoch. The result has
+        the index of each sample in the set, and a dict from field name to tensor."""
         firsts, length = self._order.runs_of_batch(positions)
         if not length:
             return self.at(epoch, self._order.places_of_batches(positions, count))
@@ -224,11 +224,11 @@ class WindowsAhead:
 
 
 def gather_mixture(samples: SampleSet, order: MixedOrder, epoch: int, positions: np.ndarray) -> Taken:
-    """Return the samples at these positions of an epoch, from a mixture that is in memory or read row by row: a number
-    for each sample (`MixedOrder.numbers`), and a dict from field name to tensor.
+    """Return the samples at these positions of an epoch, from a mixture that is in memory or read row by row. The
+    result has a number for each sample (`MixedOrder.numbers`), and a dict from field name to tensor.
 
-    An image that an epoch uses twice is transformed in two ways, because the random transforms depend on the pass over
-    its source. Raises DataError.
+    If an epoch uses an image twice, its random transforms differ, because they depend on the pass over the source.
+    Raises DataError.
     """
     placed = order.at(epoch, positions)
     found = order.sample_indices(placed)
@@ -269,10 +269,11 @@ class MixedWindows:
             self._ahead[source] = WindowsAhead(prepared, rolled, needs)
 
     def _streams(self, batch: BatchSpec, unpadded: Callable[[int], np.ndarray]) -> dict[int, tuple[int, ...]]:
-        """Return a dict from each block-shuffled source to the streams that this rank reads from it.
+        """Return a dict from each block-shuffled source to the streams of which this rank reads whole windows.
 
-        The streams depend on how many samples of the source a batch has, which differs from batch to batch. They are
-        therefore collected from many steps of an epoch. A sample of any other stream is read as a single row.
+        Which streams a rank reads in a step depends on how many samples of the source are in the batch. This number
+        varies, so the streams are collected from many steps of an epoch. If a sample of another stream is needed in
+        some other step, it is read as a single row.
         """
         most = min(batch.steps_per_epoch, max(1, _LOOKED_AT // batch.global_batch_size))
         found: dict[int, set[int]] = {source: set() for source in self._order.rolled}
@@ -361,9 +362,9 @@ class RolledShare:
         ]
 
     def _streams(self, order: RolledOrder) -> tuple[int, ...]:
-        """Return the indices of the streams that this loader process reads in full batches. If the batch size is not a
-        multiple of the number of streams, the streams differ from step to step, so steps are examined until their
-        streams repeat."""
+        """Return the indices of the streams that this loader process reads in full batches. They are found by looking
+        at the first steps: if the batch size is not a multiple of the number of streams, the streams differ from step
+        to step and repeat after some steps."""
         cycle = order.num_streams // gcd(order.num_streams, self.batch.global_batch_size)
         num_full = self.prepared.num_samples // self.batch.global_batch_size
         chunks = [each for step in range(1, min(cycle, num_full) + 1) for each in self._of_part(step, pads=False)]
@@ -371,8 +372,8 @@ class RolledShare:
         return tuple(int(stream) for stream in np.unique(order.turns(positions)[0]))
 
     def _tail(self) -> np.ndarray:
-        """Return the positions that this loader process reads in the last batch of an epoch if that batch is smaller
-        than the others, else an empty array. In a smaller batch, the positions belong to other streams than in full
+        """Return the positions of the epoch that this loader process reads in a smaller last batch; an empty array if
+        the last batch is full. These positions are listed because they belong to other streams than those of full
         batches."""
         last = self.batch.steps_per_epoch
         is_full = last * self.batch.global_batch_size <= self.prepared.num_samples
@@ -380,8 +381,8 @@ class RolledShare:
 
 
 def by_parts(share: RolledShare, num_workers: int) -> Iterator[list[Batch]]:
-    """Yield this rank's batches of each step. Each of `num_workers` loader processes makes a part of every step, from
-    streams of its own."""
+    """Yield this rank's batches of each step, which `num_workers` loader processes make together. Each process makes
+    one part of every step, so that it reads only some of the rank's streams."""
     makers = [_PartMaker(share, part, num_workers) for part in range(num_workers)]
     made = by_workers(partial(_make, makers), 0, share.num_steps * num_workers, num_workers)
     for step in range(share.first_step, share.first_step + share.num_steps):
@@ -416,11 +417,9 @@ class _PartMaker:
 
 
 def _join(pieces: list[Any]) -> Callable[[int | None, np.ndarray], tuple[np.ndarray, dict[str, torch.Tensor]]]:
-    """Join the parts of one step, chunk by chunk. `pieces`: the result of each loader process.
-
-    Return the function `take` of `make_batches`, (epoch, positions) -> (sample numbers, tensors). It ignores its
-    arguments, because the samples were read before.
-    """
+    """Return the function `take` that `make_batches` needs for one step: (epoch, positions) -> (sample numbers,
+    tensors). `take` ignores its arguments and joins, chunk by chunk, the parts that the loader processes have read.
+    `pieces`: the result of each loader process."""
     batches = [unpack_batch(batch) for batch, _ in pieces]
     places = [np.cumsum([0, *sizes]) for _, sizes in pieces]
 

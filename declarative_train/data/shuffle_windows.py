@@ -83,11 +83,9 @@ class Runs(NamedTuple):
         return cls(places, numbers[places], np.diff(places, append=len(numbers)))
 
     def cut(self, borders: np.ndarray) -> tuple[Runs, np.ndarray]:
-        """Cut the runs at the borders between ranges of the source. `borders`: index in the source at which each range
-        begins, ascending. No run begins before the first border.
-
-        Return the new runs, and an array with the index of the range that contains each new run.
-        """
+        """Cut the runs such that each one is in a single range of the source, such as a window. Return the new runs,
+        and for each of them the index of its range. `borders`: index in the source at which each range begins,
+        ascending. No run begins before the first border."""
         last = np.searchsorted(borders, self.firsts + self.lengths - 1, side="right") - 1
         of = np.searchsorted(borders, self.firsts, side="right") - 1
         if (of == last).all():
@@ -155,12 +153,11 @@ def _count_from(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def convert_good(
     prepared: PreparedSet, numbers: slice | np.ndarray, parts: Sequence[FieldReader], lazy: Sequence[FieldReader]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray | None]:
-    """Convert the rows `numbers` of the table, and replace each bad row by the next good one among them. Raises
-    BadSampleError and SourceError.
+    """Convert the rows `numbers` of the table, and leave out those that are bad. Raises BadSampleError and SourceError.
 
-    Return three things: a dict from field name to the values of the good rows, for the fields `parts`; a dict from
-    column to content for the good rows, for the fields `lazy`; and for each row the index of the good row to use, None
-    if no row is bad.
+    Return three things. The first is a dict from field name to the values of the good rows, for the fields `parts`. The
+    second is a dict from column name to its content in the good rows, for the fields `lazy`. The third says for each of
+    the rows `numbers` which good row to use: its own or, for a bad row, the next one. It is None if no row is bad.
     """
     table = prepared.table
     # one read for all columns: the files of a sample are next to each other in an archive
@@ -216,14 +213,15 @@ class HeldWindow:
     """Shuffle window in memory: the converted rows of its samples. Of images, only the columns with their paths are in
     memory.
 
-    samples  (size,) int64, the indices in the set of the samples, in the order in which they are used
-    index    (size,) int64, the index of the first row of each sample: in the arena or, if that was full, in arrays of
-             the window. Rows are in the order of the file: it is faster to gather rows in random order once than to
-             sort them first
+    samples  (size,) int64, the index of each sample in the set; samples are in the order in which they are used
+    index    (size,) int64, the index of each sample's first row: in the arena or, if that was full, in own arrays
+
+    The rows in memory have the order of the file. So they are put in random order only when a batch gathers them.
     """
 
     def __init__(self, prepared: PreparedSet, order: RolledOrder, name: WindowName, arena: Arena) -> None:
-        """Read the samples of the window `name`, which is (epoch, index in the epoch). Raises DataError."""
+        """Read the samples of one window. `name`: the epoch, and the index of the window in it. `arena`: memory for the
+        rows, if it has room. Raises DataError."""
         layout = order.epoch(name[0])
         self.window: ShuffleWindow = layout.window(name[1])
         self._prepared = prepared
@@ -244,8 +242,8 @@ class HeldWindow:
 
     @property
     def is_apart(self) -> bool:
-        """True if the rows of this window are not in the arena, because the arena was full or a field is lazy. Its
-        samples must then be gathered separately from those of other windows."""
+        """True if the rows of this window are in arrays of its own. This is so if the arena (the common memory of
+        windows) was full, or a field is lazy. The samples are then gathered separately from those of other windows."""
         return self._place is None
 
     def _room(self, parts: Sequence[FieldReader], num_rows: int) -> dict[FieldReader, np.ndarray]:
@@ -260,8 +258,8 @@ class HeldWindow:
         return {part: self._rows[part.name][self._place : self._place + num_rows] for part in parts}
 
     def _read(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray | None:
-        """Read the pieces of the window. Return the index of the first row of each sample. Return None if each sample
-        is one row: sample k is then row k."""
+        """Read the rows of all `pieces` of the window into memory. Return, for each sample, where its first row is
+        among these rows. Return None if each sample is one row: sample k is then row k."""
         offsets = np.cumsum([0, *(each.num_rows for each in pieces)]).tolist()
         rows = self._room(parts, offsets[-1])
         raw = [
@@ -279,8 +277,8 @@ class HeldWindow:
         return np.concatenate([piece.starts() + offset for piece, offset in zip(pieces, offsets, strict=False)])
 
     def _read_good(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray:
-        """Read the pieces of the window, and replace each bad row by the next good row of its piece. Return the index
-        of the first row of each sample."""
+        """Read the rows of all `pieces` of the window into memory, without the bad rows. Return, for each sample, where
+        its first row is among these rows. In place of a bad row, this is the next good row of the same piece."""
         starts, offset = [], 0
         values: list[dict[str, np.ndarray]] = []
         raws: list[dict[str, np.ndarray]] = []
@@ -319,8 +317,9 @@ class HeldWindow:
         return self._decode_lazy(places, self.index.take(places))
 
     def _skip(self, error: BadSampleError, places: np.ndarray) -> None:
-        """Replace the sample in `error`, whose image is broken, by the next sample of the window from now on. `places`:
-        indices within the window of the samples that are being read. Raises `error` if every sample was tried."""
+        """Let another sample replace the sample with a broken image that `error` names, from now on. The other sample
+        is the next one of the window that was not tried. `places`: the samples that are being read, as indices within
+        the window. Raises `error` if every sample was tried, or if the recipe does not skip bad rows."""
         prepared, size = self._prepared, self.window.size
         if prepared.skips is None:
             raise error
@@ -375,8 +374,8 @@ def _of_pieces(pieces: Sequence[tuple[int, int]]) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stretch:
-    """Piece of a window, with its rows in the table: `num_rows` rows, from which `count` samples are cut. `first`:
-    index in the set of the first sample."""
+    """Part of a window whose samples begin in one block. `rows`: the rows of these samples in the table, `num_rows` in
+    number. `count`: how many samples there are. `first`: index in the set of the first sample."""
 
     rows: slice | np.ndarray
     num_rows: int

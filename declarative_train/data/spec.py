@@ -13,11 +13,11 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """Record of a file or folder on which the plan depends. It shows whether the file changed later.
+    """Record of a file or folder on which the plan depends. It shows whether the file or folder changed later.
 
-    `sha256` is a hash of the whole content if `modified_ns` is None. Otherwise it is a hash of the size and of parts of
-    the content (for a folder: of the names and sizes of its files). `modified_ns` is then the date of the last change,
-    which shows on this machine whether the rest may have changed; 0 if the date is unknown.
+    If `modified_ns` is None, `sha256` is a hash of the whole content. Otherwise `sha256` is a hash of the size and of
+    some parts of the content; of a folder, of the names and sizes of its files. A change elsewhere is then found by
+    `modified_ns`, the date of the last change on this machine. It is 0 if the date is unknown.
     """
 
     path: str

@@ -40,8 +40,9 @@ _NOT_WHICH = {"rows"}  # keys that decide how many rows there are, but not which
 
 @dataclass(frozen=True, slots=True)
 class RowsOfSet:
-    """Rows of one set in the order of its samples, the table that has them, and the windows that are cut from them.
-    `source`: name of the set if the table is the source of this set alone, else None."""
+    """Rows of one set: the table that has them, their row numbers in the order of the set's samples, and the windows
+    that are cut from them (None: each row is a sample). `source`: name of the set if only this set reads the table,
+    else None."""
 
     source: str | None
     table: Table

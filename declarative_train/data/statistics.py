@@ -142,8 +142,9 @@ def measure_missing(
 
 
 def find_misreading(part: FieldReader, inherited: Inherited, span: Span) -> list[Diagnostic]:
-    """Return a diagnostic if the statistics and class numbers of the earlier run do not suit the field, so that its
-    values would mean something else to the model. `span`: the place in the recipe that names the field's columns."""
+    """Check whether a field has the same meaning as in the earlier run whose statistics and class numbers it uses.
+    Return a list with one diagnostic if it has not, else []. `span`: the place in the recipe that names the field's
+    columns."""
     looks = (_other_keys, _other_columns, _other_size, _other_classes, _other_meaning)
     found = next((found for look in looks if (found := look(part, inherited)) is not None), None)
     return [] if found is None else [field_of_another_run(span, part.name, found, inherited.origin, inherited.span)]
@@ -182,8 +183,8 @@ def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def _other_classes(part: FieldReader, inherited: Inherited) -> str | None:
-    """Return a message if class numbers of the field mean other classes than in the earlier run, else None. They do if
-    the field has a vocabulary now but had none, or if the number of classes has changed."""
+    """Return a message if a class number of the field means another class than in the earlier run, else None. This is
+    so if the field now has a vocabulary, but had none, or if the number of classes has changed."""
     before, now = inherited.spec.tensor.num_values, part.sample.num_values
     if "vocabulary" in part.statistics and "vocabulary" not in inherited.statistics:
         return "its values are listed words or numbers here, but were class numbers"

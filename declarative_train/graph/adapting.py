@@ -23,9 +23,9 @@ class Adapting:
         self._scope = scope
 
     def of(self, layer: str, maps: Mapping[str, tuple[int, int]], report: Report) -> dict[str, Adapter]:
-        """Return a dict from the path of a linear map within the layer to the adapter of this map; {} if no map has
-        one. `layer`: path of the layer. `maps`: shape (out, in) of the weight of each linear map, by the path of the
-        map within the layer. `report`: is called with each error as a diagnostic."""
+        """Return the adapters of one layer: a dict from the path of a linear map within the layer to its adapter. A map
+        without an adapter has no entry. `layer`: path of the layer. `maps`: shape (out, in) of the weight of each
+        linear map, by the path of the map within the layer. `report`: is called with each error as a diagnostic."""
         found = {}
         for inner, shape in maps.items() if self._rules else ():
             path = f"{layer}.{inner}" if inner else layer

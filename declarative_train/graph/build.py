@@ -195,8 +195,8 @@ _DRAWS = frozenset([torch.Tensor.uniform_, torch.Tensor.normal_])
 
 
 def call_order(called: Node, given: Mapping[str, _T], plugins: Sequence[str] = ()) -> list[_T | None]:
-    """Return the arguments for the module of `called`, a layer or block, in the order in which its `forward` takes
-    them. `given`: dict from the name of an input to its value. An input that is not in `given` becomes None."""
+    """Return the arguments with which the module of `called`, a layer or block, must be called: in the order of its
+    `forward`, None for an input that is not in `given`. `given`: dict from the name of an input to its value."""
     if called.kind == "block":
         assert called.graph is not None
         return [given.get(name) for name in called.graph.inputs]

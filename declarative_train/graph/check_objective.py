@@ -59,10 +59,10 @@ class Measure:
     one_class: bool = False
 
     def with_task(self, target: TensorSpec | None) -> Measure:
-        """Return a copy with the task "multiclass" if the target has a probability for each class, and the loss of the
-        metric expects that one of several classes is right (`one_class`). (Without a task, the metric would allow
-        several right classes.) Otherwise return the metric unchanged, also if its key `task` is set or does not exist.
-        `target`: spec of the target."""
+        """Return the metric with the task "multiclass" if two things hold: its target has a probability for each class,
+        and its loss expects that only one class is right (`one_class`). Without a task, the metric would allow several
+        right classes. Return the metric unchanged if its `task` is set, or if it has no such key. `target`: spec of the
+        target."""
         if (
             not self.one_class
             or target is None

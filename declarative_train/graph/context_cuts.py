@@ -74,9 +74,9 @@ _ALONG = frozenset(("cumsum", "flip", "log_softmax", "normalize", "roll", "softm
 
 
 def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:
-    """Return the number of dimensions of an expression's result, not counting the batch dimension (0 for a number).
-    Return None if the expression may mix positions, which are dimension 1. `depths`: dict from the name of an input to
-    its number of dimensions, counted in the same way."""
+    """Return how many dimensions an expression's result has, not counting the batch dimension; 0 for a number. Return
+    None if the expression may mix positions, that is, entries along dimension 1. `depths`: dict from the name of an
+    input to its number of dimensions, counted in the same way."""
     if isinstance(term, Constant):
         return 0
     if isinstance(term, Reference):
@@ -109,8 +109,8 @@ def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:
 
 
 def _find_index_depth(index: object, depth: int) -> int | None:
-    """Return how many dimensions `x[index]` has, if `x` has `depth`. Neither number counts the batch dimension. Return
-    None if the index does not keep all of the batch dimension and of the next one (the positions), or has items other
+    """Return how many dimensions `x[index]` has, not counting the batch dimension. `depth`: how many `x` has, counted
+    in the same way. Return None if the index may drop a sample or a position (dimensions 0 and 1), or has items other
     than integers, slices and `...`."""
     items = index if isinstance(index, tuple) else (index,)
     is_known = all(item is Ellipsis or isinstance(item, int | slice) for item in items)

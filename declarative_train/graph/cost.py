@@ -69,9 +69,9 @@ def work_of(graph: Graph, parameters: Shapes, frozen: Collection[str] = ()) -> d
 def measure_leaves(
     graph: Graph, parameters: Shapes, frozen: Collection[str], measure: Measure[T]
 ) -> dict[str, tuple[T, ...]]:
-    """Call `measure` with each layer and expression of `graph`, also those inside blocks. Return a dict from the name
-    of each node of `graph` to the results for the layers and expressions in it. `parameters`: shapes by name. `frozen`:
-    names of parameters that get no gradient."""
+    """Call `measure` with each layer and expression of `graph`, also with those inside blocks. Return a dict from the
+    name of each node of `graph` to the results of `measure`: one result, or for a block one for each layer and
+    expression in it. `parameters`: shapes by name. `frozen`: names of parameters that get no gradient."""
     held: dict[str, list[Weight]] = defaultdict(list)
     for name, shape in parameters.items():
         parts = name.split(".")
@@ -100,17 +100,19 @@ class Measure(Protocol[Result]):
 
 
 class _Walk(Generic[T]):
-    """Walk through nested graphs that calls `measure` with each layer and expression, and determines for each edge
-    whether a gradient flows back along it."""
+    """Walk through the graph and the graphs of its blocks. It calls `measure` with each layer and expression, and finds
+    out for each edge whether a gradient flows back along it."""
 
     def __init__(self, held: Mapping[str, list[Weight]], measure: Measure[T]) -> None:
         self._held, self._measure = held, measure
 
     def nodes(self, graph: Graph, prefix: str, graded: dict[Edge, bool]) -> dict[str, tuple[T, ...]]:
-        """Return a dict from the name of each node of `graph` to the results for the layers and expressions in it.
-        `prefix`: path of the block whose graph is `graph`, with a dot at the end. `graded`: dict from an edge to
-        whether a gradient flows back along the edge; the caller sets the inputs of `graph`, this method adds the
-        outputs of all nodes."""
+        """Return a dict from the name of each node of `graph` to the results of `measure` for the layers and
+        expressions in it. `prefix`: path of the block whose graph is `graph`, with a dot at the end.
+
+        `graded` says for each edge whether a gradient flows back along it. The caller sets the inputs of `graph`, and
+        this method adds the outputs of all nodes.
+        """
         found: dict[str, tuple[T, ...]] = {}
         known = graph.specs()
         for node in graph.nodes:

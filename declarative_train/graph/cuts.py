@@ -46,7 +46,8 @@ class Cuts:
     parts: dict[str, dict[str, NodeCut]] = field(default_factory=dict)
 
     def with_parts(self) -> Iterator[tuple[str, NodeCut]]:
-        """Yield (path, division) of each node; after each node, (path, division) of its submodules."""
+        """Yield (path, division) for each layer with parameters. For a library's model, also yield (path, division) for
+        each of its divided submodules."""
         for path, node in self.nodes.items():
             yield path, node
             yield from ((f"{path}.{name}", part) for name, part in self.parts.get(path, {}).items())
@@ -58,10 +59,9 @@ class Cuts:
         return frozenset(name for name in self.parameters if name.startswith(paths))
 
     def with_experts(self, path: str, found: LayerCut) -> Cuts:
-        """Return a copy in which the ranks of `expert` divide the layer at `path`. `found`: the division of the layer.
-        If the layer is a library's model, only its submodules in `found.parts` are divided over `expert`; its other
-        parameters are divided as before. Parameters that were divided over `tensor` and belong to the divided layer or
-        submodules are no longer divided over `tensor`."""
+        """Return a copy of these divisions in which the ranks of `expert` divide the layer at `path` as `found` says.
+        If the layer is a library's model, this concerns only the submodules in `found.parts`; its other parameters stay
+        as they were. What is divided over `expert` is no longer divided over `tensor`."""
         own = tuple(f"{path}.{name}." for name in found.parts) or (f"{path}.",)
         return replace(
             self,
@@ -140,9 +140,9 @@ def _derive(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -
 
 
 def _find_summed(path: str, cut: TokenCut, node: NodeCut | None, given: DivisionInput) -> list[str]:
-    """Return the names of the undivided parameters of the layer at `path` whose gradients must be summed over ranks,
-    because each rank applies them only to its own tokens. `cut`: how the tokens are divided. `node`: how the layer is
-    divided, or None."""
+    """Return the names of those undivided parameters of a layer whose gradients must be summed over ranks: each rank
+    applies these parameters only to its own tokens. `path`: path of the layer. `cut`: how its tokens are divided.
+    `node`: how the layer itself is divided, or None."""
     kind = "" if node is None else node.kind
     if kind in ("rows", "heads"):
         biases = (f"{path}.bias", f"{path}.out.bias") if cut.writes == "tokens" else ()
@@ -195,8 +195,8 @@ class _Deriver:
         yield from ((f"{self._prefix}{name}", cut) for name, cut in found.items())
 
     def _find_heads(self, node: Node) -> dict[str, HeadKind]:
-        """Return the outputs of `node` that are in `heads` (argument of `derive_cuts`), each with the way in which the
-        ranks may divide it."""
+        """Return a dict from the name of an output of `node` to the way in which the ranks may divide the layer that
+        computes it. Only outputs that the argument `heads` of `derive_cuts` names are in the result."""
         edges = {name: f"{node.name}:{name}" for name in node.outputs}
         return {name: self._heads[edge] for name, edge in edges.items() if edge in self._heads}
 
@@ -204,8 +204,9 @@ class _Deriver:
         return isinstance(self._found.get(name), LayerCut)
 
     def _divide(self, node: Node) -> dict[str, LayerCut | str]:
-        """Return the divisions of the layer `node` and of the region that begins with it, by name of the layer. If
-        `node` stays undivided, return a dict from its name to the reason."""
+        """Try each way to divide the layer `node`. Return a dict with its division by name. If `node` begins a region,
+        the dict also has the divisions of the region's other linear layers. If `node` stays undivided, its entry is the
+        reason."""
         for kind in ("heads", "vocabulary", "hidden", "inside"):
             cut = self._divide_as(node, kind)
             if cut is not None:
@@ -216,8 +217,8 @@ class _Deriver:
             return {node.name: str(refusal)}
 
     def _divide_as(self, node: Node, kind: CutKind) -> LayerCut | str | None:
-        """Return the division of a layer in the way `kind`. Return a text with the reason if `kind` applies to the
-        layer, but it must stay undivided. Return None if `kind` does not apply to it."""
+        """Return the division of a layer in one way, which `kind` names. Return a text with the reason if the layer
+        could be divided in this way, but must stay undivided. Return None if this way does not exist for the layer."""
         layer, specs = self._layer(node)
         cut = layer.cut(kind, specs, self._given.size)
         if not isinstance(cut, LayerCut):
@@ -282,10 +283,14 @@ class _Deriver:
         yield from rows.items()
 
     def _add_to_region(self, node: Node, columns: dict[str, LayerCut], inner: set[str]) -> list[str]:
-        """Add `node`, which computes each feature separately, to a region, and return the names of the added nodes. All
-        inputs of `node` must be divided in the same way, so the nodes that compute them are added too. `columns`
-        (divisions of the region's first linear layers, by name) and `inner` (names of the nodes between first and last
-        layers) are extended. Raises _RegionError if an input cannot be divided."""
+        """Add `node` to a region, and then the nodes that compute its inputs, until the first linear layers are
+        reached. Return the names of all added nodes. `node` computes each feature separately, so all its inputs must be
+        divided in the same way.
+
+        The result is also written into two arguments. `columns` gets the divisions of the region's first linear layers,
+        by name. `inner` gets the names of the nodes after these layers. Raises _RegionError if an input cannot be
+        divided.
+        """
         inner.add(node.name)
         added = [node.name]
         for edge in node.inputs.values():

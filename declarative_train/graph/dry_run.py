@@ -93,8 +93,9 @@ def run_dry(
 
 
 def fails_at(lowered: Lowered, plugins: Sequence[str], seed: int, other: Graph) -> str | None:
-    """Run the model of `lowered` on samples of other shapes, and return why it fails; None if it does not fail.
-    `other`: graph of the same model, inferred for the other shapes."""
+    """Run the model of `lowered` on two samples of zeros, with the shapes of the inputs of the graph `other`. Return
+    why it fails, or which output has another shape than in `other`; None if all is right. `other`: graph of the same
+    model for other shapes, such as those of a shorter length bucket."""
     is_small = _is_small(lowered)
     with _without_side_effects(double=False):
         model = build(lowered.graph, plugins, seed=seed, device=None if is_small else "meta").eval()
@@ -283,8 +284,9 @@ def _read_by(term: LossTerm) -> tuple[str, ...]:
 
 
 def _find_leaves(ends: Sequence[torch.Tensor]) -> tuple[set[int], bool]:
-    """Return the ids of the leaf tensors on which `ends` depend in torch's autograd graph, and whether every function
-    on the way is differentiable. The search stops at functions whose derivative is zero everywhere."""
+    """Follow the autograd graph back from the tensors `ends`. Return the ids of the leaf tensors that it reaches, and
+    whether torch can differentiate every function on the way. The search does not go beyond a function whose derivative
+    is zero everywhere."""
     found: set[int] = set()
     waiting: list[Any] = []
     for end in ends:
@@ -346,7 +348,7 @@ def _has_loose_ends(graph: Graph, read: frozenset[str]) -> bool:
 
 
 def stops_gradients(expression: str) -> tuple[str, ...]:
-    """Return the functions and operators of an expression that pass no gradient, as written in the expression."""
+    """Return those functions and operators of an expression that pass no gradient; () if all pass one."""
     return tuple(name for name in parse(expression).operations if name in WITHOUT_GRADIENT)
 
 

@@ -95,12 +95,12 @@ class Observer:
         mask: ObservedValues | None = None,
         ignored: int | None = None,
     ) -> tuple[ShapeError | None, dict[str, str]]:
-        """Call the function `check` with specs, and return (error or None, descriptions). `descriptions` names, for
-        each input whose sample values caused the error, the row with the most extreme value.
+        """Check the inputs of a layer, loss or metric with the function `check`. Return the error, or None, and a dict:
+        if values of the sample rows cause the error, it names for each such input the row with the most extreme value.
 
-        `check` is called twice: with `specs`, which have the declared intervals of values, and with the intervals of
-        the sample values (`seen`) in their place. An error in the second call is returned. An error in the first call
-        only becomes a warning; it is dropped if the sample has all rows of the data. `mask`, `ignored`: as in `narrow`.
+        `check` is called twice: with `specs`, whose intervals have all values that are possible, and with the intervals
+        of the values that occur in the sample rows (`seen`). If only the first call fails, the error becomes a warning.
+        It is dropped if the sample has all rows of the data. `mask`, `ignored`: as in `narrow`.
         """
         close = {port: narrow(spec, seen.get(port), mask, ignored) for port, spec in specs.items()}
         said = check(specs)
@@ -156,9 +156,12 @@ def first_row(bad: torch.Tensor) -> int | None:
 def narrow(
     spec: TensorSpec, seen: ObservedValues | None, mask: ObservedValues | None = None, ignored: int | None = None
 ) -> TensorSpec:
-    """Return the spec with the interval of the values in `seen` in place of its own interval. Return it unchanged if
-    the field declares a range, if `seen` is None, if the dtype is bool, or if a value is not finite. `mask`: where it
-    is 0, values are not used. `ignored`: a value that is not used, such as `ignore_index`."""
+    """Return the spec of a value with the interval that its sample values `seen` have, in place of all that is
+    possible. Values where `mask` is 0, and values equal to `ignored` (such as `ignore_index`), are not used.
+
+    Return the spec unchanged if `seen` is None, if no value is used, if one is not finite, if the dtype is bool, or if
+    the value is a field that declares its range.
+    """
     if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
         return spec
     values = seen.values
@@ -182,7 +185,7 @@ def narrow(
 
 
 def row_of(seen: ObservedValues) -> int:
-    """Return the index of the row with the least value, if this value is below 0; otherwise of the row with the
+    """Return the index of the row with the most extreme value. This is the least value if it is below 0, otherwise the
     greatest value."""
     values = seen.values.reshape(len(seen.values), -1).double()
     least, greatest = values.amin(dim=1), values.amax(dim=1)

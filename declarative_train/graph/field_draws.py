@@ -77,8 +77,11 @@ def _uniform(words: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _normal(words: torch.Tensor) -> torch.Tensor:
-    """Return standard normal float64 numbers, each computed from two groups of 24 bits of an element of `words`
-    (int64): radius and angle (Box and Muller, 1958). torch computes the last elements of a vector by other code than
-    the rest; the differences are below the precision of float32."""
+    """Return float64 numbers with a standard normal distribution, one for each element of `words` (int64). 24 bits of
+    the element give the radius, 24 other bits the angle (Box and Muller, 1958).
+
+    torch computes the last elements of a vector by other code than the rest, so a number depends slightly on its
+    position. The differences are below the precision of float32.
+    """
     radius = (-2.0 * torch.log1p(-_uniform(words >> 8, 24))).sqrt_()
     return radius.mul_(torch.cos(_uniform(words >> 36, 24) * (2.0 * math.pi)))

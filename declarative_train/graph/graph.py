@@ -18,13 +18,14 @@ Edge = str
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Call of a layer, an expression or a block. The fields depend on `kind`:
+    """Call of a layer, an expression or a block. Which attributes are set depends on `kind`:
 
-    layer       `component`: the fields of the layer (with `type`); `inputs`: connected port -> edge; `model_parts`: the
-                graph of its parts, which replace the node in the stages (only for a library's model in a pipeline)
+    layer       `component`: keys of the layer, `type` included; `inputs`: connected port -> edge; `model_parts`: graph
+                that pipeline stages run in place of a library's model, with its parts as nodes
     expression  `expression`: its text, with positions for names (components/expressions); `inputs`: name -> edge
     block       `graph`: the graph in the block; `inputs`: input of this graph -> edge; `block`: the block's type name
-    reuse       `target`: name of the node in the same graph whose module is called again"""
+    reuse       `target`: name of the node in the same graph whose module is called again
+    """
 
     name: str
     kind: Literal["layer", "expression", "block", "reuse"]
@@ -62,8 +63,8 @@ class Graph:
 
 
 def above(paths: Iterable[str]) -> set[str]:
-    """Return the paths of everything that contains one of `paths`: for `gpt.layers.0`, these are `gpt` and
-    `gpt.layers`."""
+    """Return the paths of all blocks and layers that contain one of `paths`, which are paths of nodes or parameters.
+    For `gpt.layers.0`, these are `gpt` and `gpt.layers`."""
     found: set[str] = set()
     for path in paths:
         end = path.rfind(".")

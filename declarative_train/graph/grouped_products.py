@@ -23,12 +23,13 @@ class EmptyGroupedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def empty_grouped_product(
     a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None = None, *_: Any, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Return an empty tensor with the shape of the result of `torch.nn.functional.grouped_mm`. By the number of
-    dimensions of `a` and `b`:
+    """Return an empty tensor with the shape that `torch.nn.functional.grouped_mm` would return. The shape depends on
+    the numbers of dimensions of `a` and `b`:
 
-    3, 3  one product for each group
-    2, 3  `offsets` groups the rows of `a`, and the result has no dimension of groups
-    2, 2  `offsets` groups the columns of `a`, and the result has a matrix for each group"""
+    3, 3  a matrix for each group: group k of `a` times group k of `b`
+    2, 3  one matrix; `offsets` says which rows of `a` belong to which group
+    2, 2  a matrix for each group; `offsets` says which columns of `a` belong to which group
+    """
     groups = [offsets.numel()] if a.dim() == b.dim() == 2 and offsets is not None else []
     groups = [a.shape[0]] if a.dim() == b.dim() == 3 else groups
     return a.new_empty([*groups, a.shape[-2], b.shape[-1]], dtype=out_dtype or a.dtype)

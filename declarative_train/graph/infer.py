@@ -166,13 +166,14 @@ class Inference:
         first_call: Graph | None = None,
         see_input: Callable[[Edge], ObservedValues | None] = lambda edge: None,
     ) -> tuple[Graph | None, dict[str, TensorSpec | None], Callable[[Edge], ObservedValues | None]]:
-        """Infer the nodes of a scope (the model or a block). Return (graph, specs of its outputs, function from an edge
-        to its values on sample rows). The graph is None if something in it is unknown; the function returns None for
-        unknown values.
+        """Infer the nodes of a scope (the model or a block). Return three things: its graph, the specs of its outputs,
+        and a function from an edge to the edge's values on sample rows. The graph is None if something in it is
+        unknown; the function returns None for unknown values.
 
-        `inputs`: specs; optional inputs that are not connected have no entry. `first_call`: if the scope is a block
-        that is called again, the graph of its first call, whose layer sizes are used. `see_input`: function from an
-        input to its values on sample rows."""
+        `inputs`: specs of the inputs; an optional input that is not connected has no entry. `first_call`: the graph of
+        the block's first call if the scope is a block that is called again; its layers keep their sizes. `see_input`:
+        function from an input to its values on sample rows.
+        """
         state = _Scope(scope, dict(inputs), dict(origins), first_call, see_input)
         for node in scope.nodes:
             state.settle(node, self._node(node, state))
@@ -403,8 +404,8 @@ def _join(path: str, inner: str) -> str:
 
 
 def _with_param_name(node: LayerNode, shape_error: ShapeError) -> ShapeError:
-    """Return the error with the name that the user wrote. If the layer is in a block, and a param of the block sets the
-    field that the error is about, the name of the param replaces the name of the field."""
+    """Return the error with the key that the user wrote. This matters for a layer in a block: if a param of the block
+    sets the layer's key, the message names the param in place of the layer's key."""
     param = node.params.get(shape_error.field or "")
     if param is None:
         return shape_error

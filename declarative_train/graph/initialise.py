@@ -159,8 +159,8 @@ def has_module(module: nn.Module, path: str) -> bool:
 
 
 def _construct(name: str, layers: Layers, seed: int) -> torch.Tensor:
-    """Return the initial value that the code of the layer gives to the parameter `name`. If the layer is a plugin's, it
-    must be constructed for this."""
+    """Return the initial value of the parameter `name` that the code of its layer computes. A layer of a plugin must be
+    constructed to find this value."""
     path = next(path for path in _list_parents(name) if path in layers)
     layer, specs = layers[path]
     if not isinstance(layer, PluginLayer):
@@ -182,9 +182,11 @@ def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple
 
 
 def find_layer_init(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
-    """Return the init that the layer of the parameter `name` defines for it, which is used if the recipe sets none. If
-    only the layer's code knows its initial values, as in a plugin, the result is an init that takes the value of `name`
-    from this code, also when it is used for a parameter that is tied to `name`."""
+    """Return the init that the layer of the parameter `name` defines for it. It is used if the recipe sets no init.
+
+    Some layers, such as those of plugins, set their initial values in their own code. The result is then an init that
+    takes the value of `name` from this code. A parameter that is tied to `name` gets this value too.
+    """
     rule = _find_init(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
     return AsTheCodeDoes(parameter=name) if rule.of_layer else rule
 

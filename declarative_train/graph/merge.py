@@ -45,11 +45,12 @@ def without_adapters(graph: Graph) -> Graph:
 def make_merged_reader(
     graph: Graph, names: Iterable[str], read: Callable[[str], torch.Tensor]
 ) -> Callable[[str], torch.Tensor]:
-    """Return a function from the name of a tensor to its value in the merged model, which has no adapters.
+    """Return a function from the name of a tensor to its value in the model without adapters, into whose weights the
+    adapters are merged.
 
-    `names`: names of all tensors of `graph`. `read`: function from a name to the tensor of `graph`. The adapters'
-    tensors are read now, other tensors when the returned function is called. Weights are merged in float64 and returned
-    in their own dtype.
+    `names`: names of all tensors of `graph`. `read`: function from a name to the tensor before merging. The tensors of
+    the adapters are read now, others only when the returned function is called. Weights are merged in float64 and
+    returned in their own dtype.
     """
     adapters = adapters_of(graph)
     own: dict[str, dict[str, torch.Tensor]] = {}

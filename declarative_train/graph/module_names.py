@@ -33,9 +33,9 @@ def is_of_torch(name: str, is_sharded: bool = False) -> bool:
 
 
 def attribute(name: str, is_sharded: bool = False) -> str:
-    """Return the attribute by which generated code calls the node `name`. It is `name`, or `name` with a prefix if
-    torch's modules have an attribute `name`. `is_sharded`: `fully_shard` will be applied to the module, so names of
-    methods that it adds get the prefix too."""
+    """Return the attribute of a module by which generated code calls the node `name`. It is `name` itself or, if
+    torch's modules have an attribute of this name, `name` with a prefix. `is_sharded`: `fully_shard` will be applied to
+    the module, so the names of its methods get the prefix too."""
     return f"{_BEFORE}{name}" if is_of_torch(name, is_sharded) else name
 
 
@@ -60,8 +60,9 @@ def graph_module(
 
 
 def for_tools(module: nn.Module) -> nn.Module:
-    """Return a copy of the module for tools that look children up by attribute (torch.export): its children are plain
-    attributes. Return the module itself if it has no node with the name of one of torch's attributes."""
+    """Return a copy of the module for tools such as torch.export, which look children up by attribute. In the copy,
+    every child is a plain attribute. Return the module itself if no copy is needed, because no node has the name of an
+    attribute of torch's modules."""
     if not any(isinstance(part, Named) for part in module.modules()):
         return module
     children = {name: for_tools(child) for name, child in module.named_children()}

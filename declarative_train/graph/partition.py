@@ -54,9 +54,9 @@ def _read(nodes: Iterable[Node]) -> set[Edge]:
 
 
 def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Edge], made: Mapping[str, Edge]) -> Graph:
-    """Return a graph of `nodes` and `outputs`. Its inputs are the values that they read: fields, and values that the
-    batch has in addition to fields. `made`: dict from the name of each additional value to the edge of `graph` that
-    computes it."""
+    """Return a graph that consists of `nodes` and has these `outputs`. Its inputs are all values that it reads: fields,
+    and values that were computed from fields alone before. `made`: dict from the name of such a computed value to the
+    edge of `graph` that computes it."""
     read = _read(nodes) | set(outputs.values())
     inputs = {name: spec for name, spec in graph.inputs.items() if name in read}
     inputs |= {name: graph.spec(edge) for name, edge in made.items() if name in read}
@@ -67,10 +67,11 @@ def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Ed
 class Stage:
     """Graph of one pipeline stage.
 
-    The inputs of `graph` are `wires_in`, the values from the previous stage, followed by `batch`, the entries of the
-    batch. Its outputs are `wires_out`, the values for the next stage; the last stage has the outputs of the whole model
-    and no `wires_out`. A value has the same name in both stages. `borrowed`: nodes of other stages that this stage
-    calls too, and the specs of the inputs for which they were built."""
+    The inputs of `graph` are the values from the previous stage (`wires_in`), then entries of the batch (`batch`). Its
+    outputs are the values for the next stage (`wires_out`). In the last stage, the outputs are those of the whole
+    model, and `wires_out` is empty. A value that is sent has the same name in both stages. `borrowed`: nodes of other
+    stages that this stage calls too, each with the specs of the inputs for which it was built.
+    """
 
     graph: Graph
     wires_in: tuple[str, ...]
@@ -89,9 +90,9 @@ def wire_name(graph: Graph, edge: Edge) -> str:
 
 
 def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
-    """Return a copy of the graph in which each block that contains one of the paths `units` is replaced by the nodes
-    inside it. A library's model that has a graph of its parts is replaced by these parts. A block that is called again
-    stays."""
+    """Return a copy of the graph in which blocks are replaced by the nodes inside them. `units`: paths of nodes; a
+    block is replaced if it contains one of them. A library's model is replaced by its parts if the graph of its parts
+    is known. A block or model stays whole if another node calls it again."""
     nodes: list[Node] = []
     moved: dict[Edge, Edge] = {}
     reused = {node.target for node in graph.nodes if node.kind == "reuse"}
@@ -119,8 +120,9 @@ def _map_to_outside(name: str, body: Graph, inputs: Mapping[str, Edge]) -> dict[
 
 
 def _rename_inner(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
-    """Return `inner`, a node inside the block `name`, as a node of the graph in which the block is replaced. `outside`:
-    the result of `_map_to_outside`."""
+    """Return `inner`, a node inside the block `name`, as a node outside the block: with its new name and its new
+    inputs. `outside`: dict from an edge inside the block to the edge that replaces it (the result of
+    `_map_to_outside`)."""
     return replace(
         inner,
         name=f"{name}.{inner.name}",

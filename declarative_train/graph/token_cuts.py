@@ -83,9 +83,9 @@ def divide_tokens(
 
 
 def _find_whole(node: Node, role: Role, specs: Mapping[Edge, TensorSpec], divided: set[Edge], size: int) -> set[Edge]:
-    """Return the edges of `node` whose tokens stay undivided because of `node`: it needs all tokens of the edge or, if
-    it computes each token separately (role "each"), another of its edges is undivided. `divided`: the edges that are
-    not yet excluded from division. `size`: number of parts."""
+    """Return those edges of `node` whose tokens must stay undivided because of `node`. There are two reasons: `node`
+    needs all tokens of the edge; or it computes each token separately (role "each") and another of its edges is
+    undivided. `divided`: all edges that may still be divided. `size`: number of parts."""
     read = {edge for edge in node.inputs.values() if _has_tokens(specs[edge], size)}
     written = {f"{node.name}:{output}" for output in node.outputs}
     if role == "enters":

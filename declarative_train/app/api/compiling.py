@@ -33,9 +33,8 @@ AS_WRITTEN = Overrides()
 
 
 class CompileResult(NamedTuple):
-    """Result of compiling a recipe. `plan`: None if there is none; `note` then has the reason if it is not an error of
-    the recipe. `texts`: {path: content} of the recipe's files.
-    """
+    """Result of compiling a recipe. `plan`: None if no plan was made. `note`: the reason why no plan was made, if it is
+    not an error of the recipe, else "". `texts`: {path: content} of the recipe's files."""
 
     loaded: Loaded
     plan: Plan | None

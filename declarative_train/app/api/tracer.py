@@ -1,4 +1,4 @@
-"""Tracer of memory whose module is imported only when the compiler first traces a step."""
+"""Tracer for predictions of memory. Its code is imported only when the compiler first traces a step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class LateTracer:
-    """Tracer that imports the actual one (`planner/footprint/forecast.py`) on first use."""
+    """Tracer for predictions of memory. It imports the real tracer (`planner/footprint/forecast.py`) when it is first
+    used."""
 
     def __init__(self) -> None:
         self._tracer: Tracer | None = None

@@ -54,11 +54,12 @@ def with_tried_fixes(
     full: Lint | None,
     asked: Collection[Diagnostic] | None = None,
 ) -> list[Diagnostic]:
-    """Return the diagnostics, the first few of them with a fix that was found by trying.
+    """Search fixes for a few of the diagnostics by trying edits. Return all diagnostics; those for which an edit helped
+    have it as their fix.
 
     `static`: function that lints edited texts without the data. `full`: function that lints them with all checks, or
-    None to use only `static`. `asked`: the diagnostics for which fixes are searched; None: the errors, or the warnings
-    if there is no error.
+    None to use only `static`. `asked`: the diagnostics for which fixes are searched, at most MOST_DIAGNOSTICS of them;
+    None: the errors, or the warnings if there is no error.
     """
     found = list(diagnostics)
     worst = [each for each in found if each.is_error] or [each for each in found if each.severity is Severity.WARNING]
@@ -120,9 +121,9 @@ def _helps(wrong: Diagnostic, before: list[Diagnostic], left: list[Diagnostic]) 
     """Return whether an edit removes the diagnostic `wrong` and causes no new one. `before`, `left`: all diagnostics
     before and after the edit.
 
-    Two kinds of new diagnostics are allowed. If `wrong` is a YAML error, those that are not YAML errors, because the
-    recipe could not be checked before. If `wrong` is a value of the wrong type (S003), missing keys (S002), because the
-    right value may be a mapping with more keys.
+    New diagnostics are allowed in two cases. If `wrong` is a YAML error, new diagnostics that are not YAML errors are
+    allowed: the recipe could not be checked before. If `wrong` is a value of the wrong type (S003), new missing keys
+    (S002) are allowed: the right value may be a mapping, which has keys of its own.
     """
     old, new = Counter(map(_key, before)), Counter(map(_key, left))
     if new[_key(wrong)] >= old[_key(wrong)]:

@@ -83,9 +83,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _as_data(what: str | None) -> object:
-    """Return the object that `--json` prints for `what`; None if there is no such name. For None, the object has the
-    names of each kind. For a kind, it has the types or other entries of this kind. For a name, it has its entry with
-    all keys.
+    """Return the object that `--json` prints for the argument `what`. It depends on `what`:
+
+    None    the names of all entries of each kind
+    a kind  the types or other entries of this kind
+    a name  the entries with this name, with all their keys; None if there is none
     """
     entries = [each for each in all_entries() if each.kind not in ("page", "diagnostic", "command")]
     kinds = {**KIND_NAMES, "blocks": "block", "hardware": "gpu"}

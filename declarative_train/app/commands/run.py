@@ -91,9 +91,11 @@ def train(as_json: bool, plan: Plan | None, code: int, how: dict[str, Any]) -> i
 def run_node(
     args: argparse.Namespace, seat: Seat, compiled: Callable[[], tuple[Plan | None, int]], how: dict[str, Any]
 ) -> int:
-    """Do the part of a run on several nodes (machines) that belongs to this node, and return the exit code. Node 0
-    calls `compiled`, which returns the plan (None: do not run) and an exit code, and sends the plan to the other nodes.
-    `seat`: index of this node and address of node 0. `how`: arguments of `launch`."""
+    """Do this node's part of a run on several nodes (machines), and return the exit code.
+
+    Node 0 calls `compiled`, which returns a plan and an exit code, and sends the plan to the other nodes. If the plan
+    is None, nothing is run. `seat`: index of this node and address of node 0. `how`: arguments of `launch`.
+    """
     from declarative_train.engine.failures import RunFailure
     from declarative_train.run.agent import follow, open_head
     from declarative_train.run.signals import EXIT_FAILED

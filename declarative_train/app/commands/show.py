@@ -81,8 +81,8 @@ def explicit_text(path: str, recipe: Recipe) -> str:
 
 
 def formula_lines(scope: Scope) -> list[str]:
-    """Return lines with the expressions of shipped blocks that contain no layers, such as `dpo`. For each such block in
-    the model there is a title with the block's params, and a line for each node of the block."""
+    """Return lines that show how shipped blocks without layers, such as `dpo`, are computed. Each such block of the
+    model has a title with its inputs and params, then a line for each expression in it."""
     from declarative_train.recipe.model.blocks import list_shipped
 
     shipped, found = frozenset(list_shipped()), dict[str, list[str]]()
@@ -95,7 +95,8 @@ def formula_lines(scope: Scope) -> list[str]:
 
 
 def _formulas(scope: Scope, prefix: str = "") -> list[str]:
-    """Return a line for each expression in a block; [] if the block contains a layer."""
+    """Return a line for each expression in a block, also in blocks inside it. Return [] if the block contains a
+    layer."""
     found = []
     for node in scope.nodes:
         if isinstance(node, ExpressionNode):

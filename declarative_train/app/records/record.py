@@ -104,11 +104,12 @@ Entry = dict[str, Any]
 
 
 def _read_last_session(path: str) -> tuple[Entry, Entry | None, dict[str, Entry], list[float]]:
-    """Return (first event, event of the end or None, latest events, seconds of the steps) of the last session of a run.
-    (A session is one start of the run; a resumed run has several.)
+    """Return four things about the last session of a run: its first event, its last event if it has ended (else None),
+    its latest events of each kind, and the seconds of its steps. (A session is one start of the run; a resumed run has
+    several.)
 
-    The latest events are {kind of event: event}; for evaluations the key is kind and set. Only the end of the file is
-    read: if the session began before that, the first event is {}, and the seconds of the earlier steps are missing.
+    The latest events are {kind: event}; evaluations have a kind for each set. Only the end of the file is read. If the
+    session began before that, the first event is {}, and the seconds of the earlier steps are missing.
     """
     latest: dict[str, Entry] = {}
     times: list[float] = []
@@ -196,9 +197,9 @@ def _state(folder: str, ended: Entry | None) -> tuple[State, str]:
 
 
 def _about_older(folder: str, started: Entry) -> Entry:
-    """Return {name: value} of what `run.json` would say about a run that has no such file. The values come from
-    `started`, the first event of the run, or from its plan if `started` is {}. The result is {} if it has neither.
-    """
+    """Return the facts about a run that has no `run.json`, by the names that `run.json` uses. They are read from
+    `started`, the first event of the run, or from the run's plan if `started` is {}. Return {} if there is no plan
+    either."""
     if started:
         known = {key: started.get(key) for key in ("name", "mode", "num_ranks", "num_steps")}
         settings = {

@@ -41,8 +41,9 @@ def records_below(folder: str) -> list[Record]:
 
 
 def what_differs(records: Sequence[Record]) -> dict[str, str]:
-    """Return {folder of a run: text with the settings in which it differs from other runs of the same recipe name}. The
-    text has at most MOST_SETTINGS settings and how many more there are. If no setting differs, it is the run's mode."""
+    """Return a dict from the folder of each run to a short text: the settings in which the run differs from other runs
+    of the same recipe name. At most MOST_SETTINGS settings are written, then how many there are in addition. The text
+    is the mode of the run if the runs do not differ."""
     by_name: dict[str, list[Record]] = {}
     for record in records:
         by_name.setdefault(record.name, []).append(record)

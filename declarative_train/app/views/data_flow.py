@@ -69,10 +69,9 @@ def data_rows(plan: Plan) -> list[Row]:
 
 
 def slice_rows(plan: Plan) -> list[Row]:
-    """Return the rows of the table that show how a batch is divided: into chunks of gradient accumulation, into slices
-    (one for each data-parallel rank), and into microbatches. A pipeline has no chunks: accumulation increases its
-    number of microbatches.
-    """
+    """Return the table rows that show how a batch is divided. There is one row for each of these divisions that the
+    plan has: into chunks of gradient accumulation, into slices (one for each data-parallel rank), into microbatches of
+    a pipeline. A pipeline has no chunks, because accumulation increases its number of microbatches."""
     batch, pipeline = plan.batch, plan.layout.pipeline
     found: list[Row] = []
     rows, slices = batch.global_batch_size, batch.data_parallel_size
@@ -201,8 +200,8 @@ def update_rows(plan: Plan) -> list[Row]:
 
 
 def loss_text(plan: Plan) -> str:
-    """Return a text with the type and target of each loss, and whether a device computes the mean over the batch or a
-    part of it."""
+    """Return a text on the losses: the type and target of each one, and what a device computes: the mean over the whole
+    batch, or its own part of this mean."""
     batch, layout = plan.batch, plan.layout
     parts = batch.accumulation * batch.num_microbatches * (1 if layout.scatters else batch.data_parallel_size)
     whole = f"the mean over the batch of {batch.global_batch_size:,}"

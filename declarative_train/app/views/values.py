@@ -100,8 +100,8 @@ def _where(plan: Plan, node: Node) -> str:
 
 
 def _divide_rows(trained: Trained, chosen: PreparedSet, width: int | None) -> list[str]:
-    """Return lines that show how an evaluation divides the first rows of the set `chosen` over the ranks, and the
-    predictions that result."""
+    """Return lines with a table of the first rows of the set `chosen`: for each row, the rank that would evaluate it,
+    the output of the model, and the prediction."""
     import torch
 
     plan = trained.plan
@@ -142,8 +142,8 @@ def _place(chosen: PreparedSet, sample: int) -> str:
 
 
 def _row(chosen: PreparedSet, sample: int) -> int:
-    """Return the index of the table's row from which a sample is made; if the sample is a window of rows, the index of
-    its first row. `chosen`: the set that has the sample. `sample`: index of the sample in the set."""
+    """Return the index in the table of the row from which a sample is made; for a window, of its first row. `chosen`:
+    the set that has the sample. `sample`: index of the sample in this set."""
     places = np.asarray([sample])
     if chosen.windows is not None:
         places = chosen.windows.starts(places)
