@@ -168,8 +168,8 @@ class Layer(Component, ABC):
         """
 
     def find_units(self, module: "nn.Module") -> tuple[str, ...]:
-        """Return the paths of the submodules of `module`, such as transformer blocks, that `fully_shard`, activation
-        checkpointing and compilation handle one by one."""
+        """Return the paths of the submodules of `module` that are handled one by one by `fully_shard`, activation
+        checkpointing and compilation. Such a unit is a transformer block, for example."""
         return ()
 
     def split(self, inputs: Mapping[str, TensorSpec]) -> "ModelParts | str":
@@ -349,7 +349,8 @@ class Metric(Component, ABC):
         return None
 
     def is_undefined(self, target: "np.ndarray[Any, Any]") -> bool:
-        """Return whether the metric is nan for every prediction on a set of samples with these targets (N, ...)."""
+        """Return whether the metric is nan for these targets (N, ...), whatever the model predicts. An example is a set
+        of samples that all have one class."""
         return False
 
     @abstractmethod

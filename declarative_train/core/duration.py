@@ -92,8 +92,8 @@ class Duration:
 
 
 def parse_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration:
-    """Return the Duration of a text `<number> <unit>`. The unit may be singular. Raises ValueError for any other text.
-    `wanted`: units that the message of this error lists. All units are accepted."""
+    """Return the Duration that a text `<number> <unit>` describes, in any unit. The unit may be singular. Raises
+    ValueError for any other text. `wanted`: the units that the error message suggests."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
         examples = [example for unit, example in _EXAMPLES.items() if unit in wanted]
@@ -108,8 +108,8 @@ def parse_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration:
 
 
 def interpret_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration | None:
-    """Return the Duration of a text that other tools accept (`2h`, `01:30:00`, `10k steps`), in one of the units in
-    `wanted`. Return None if the text is not such a duration, or if its unit is not in `wanted`."""
+    """Return the Duration that a text means in other tools, such as `2h`, `01:30:00` or `10k steps`. Return None if the
+    text is not such a duration, or if its unit is not in `wanted`."""
     text = re.sub(r"^(?:every|each|once per|per)\s+", "1 ", text.strip(), flags=re.IGNORECASE)
     if text.lower() in _OTHER_UNITS and len(text) > 1:  # `every: epoch`
         text = f"1 {text}"

@@ -88,9 +88,9 @@ class FileLock:
 
 @contextmanager
 def hold_lock(path: str, doing: str) -> Iterator[FileLock]:
-    """Hold the lock of the file `path` during the `with` block. While another process holds it, wait as long as that
-    process makes progress (`FileLock.touch`). `doing`: what the holder does, to complete messages that begin with
-    "process 12". Raises OSError, and SourceError if the other process makes no progress."""
+    """Hold the lock of the file `path` during the `with` block. While another process holds the lock, wait for it as
+    long as it makes progress, which it shows by `FileLock.touch`. `doing`: a text such as "converts a.csv", which
+    messages add to "process 12". Raises OSError, and SourceError if the other process makes no progress."""
     lock, seen, seen_s = FileLock(), 0, 0.0
 
     def waits(handle: int) -> bool:

@@ -90,8 +90,8 @@ def retry(call: Callable[[], T]) -> T:
 
 
 def _cause_of(error: BaseException) -> BaseException:
-    """Return the original exception behind `error`, or `error` itself if there is none. fsspec hides it because it
-    raises FileNotFoundError for every failure of an HTTP server."""
+    """Return the exception that caused a FileNotFoundError, or else `error` itself. fsspec raises FileNotFoundError for
+    every failure of an HTTP server, so the cause is the real reason."""
     return error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ is not None else error
 
 

@@ -72,5 +72,5 @@ class Adapter(Component, ABC):
 
     @abstractmethod
     def merge(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return a weight with which a plain linear map gives the results of the adapted one. `weight`: the frozen
-        weight. `own`: the adapter's parameters by name."""
+        """Return one weight that replaces the frozen weight and the adapter: a plain linear map with it gives the same
+        results. `weight`: the frozen weight. `own`: the adapter's parameters by name."""

@@ -19,8 +19,8 @@ EXACT = 2**53  # integers up to this are exact in float64, the dtype of integer 
 
 
 def describe(name: str, kind: Any, first: Any = None) -> Column | str:
-    """Return the column `name` for the Arrow type `kind`, or a text with the reason why it cannot be read. `first`: a
-    value of the column that is not missing. If the column has lists, their length is that of `first`."""
+    """Return the Column `name` for the Arrow type `kind`, or a text with the reason why the column cannot be read.
+    `first`: a value of the column, if one is not missing. Its length becomes the length of all lists in the column."""
     import pyarrow as pa
 
     types = pa.types

@@ -94,8 +94,8 @@ def _find_blank_lines(content: Any) -> list[tuple[int, str]]:
 
 
 def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
-    """Return `error`, a message of pyarrow, with line numbers in place of row numbers. `gone`: lines that pyarrow does
-    not count as rows, as pairs (line, counted from 0; reason)."""
+    """Return a message of pyarrow with line numbers in place of its row numbers, which do not count all lines. `gone`:
+    the lines that pyarrow does not count, as pairs (line, counted from 0; reason)."""
 
     def line_of(found: re.Match[str]) -> str:
         row = int(found[1])
@@ -185,8 +185,8 @@ def _find_common_type(one: Any, other: Any) -> Any:
 
 
 def _find_widest_type(kind: Any) -> Any:
-    """Return the widest Arrow type for JSON values of the same sort as the values of the type `kind`. The sorts are
-    numbers, texts, lists, and so on. Return None if `kind` is the type of missing values."""
+    """Return the widest Arrow type to which values of the type `kind` can be converted: float64 for all numbers, text
+    for dates. In lists and objects, the types of the items are widened. Return None for the type of missing values."""
     import pyarrow as pa
 
     types = pa.types
@@ -213,12 +213,12 @@ def _batches(path: str, schema: Any, bad: list[tuple[int, str]]) -> Iterator[Any
 def read_lines(
     path: str, first: int, content: bytes, bad: list[tuple[int, str]], schema: Any = None, like: Any = None
 ) -> pa.Table:
-    """Return the table of some lines of a file. `content`: the lines. `first`: number of the first of these lines in
-    the file, counted from 0. `schema`: types of all columns; None: they are detected. Raises SourceError.
+    """Return the table of some lines of a file. `content`: the lines. `first`: how many lines of the file are before
+    them. `schema`: types of all columns; None: they are detected. Raises SourceError.
 
-    `bad`: list to which a pair (line, reason) is appended for each blank line and, if bad rows are skipped, for each
-    line that is left out. `like`: types of the values before these lines, used only if bad rows are skipped: lines
-    whose values have other types are left out."""
+    `bad`: list to which a pair (line, reason) is added for each blank line. If bad rows are skipped, a pair is also
+    added for each line that is left out. `like`: types of the values before these lines, used only if bad rows are
+    skipped: lines whose values have other types are left out."""
     import pyarrow as pa
     from pyarrow import json
 

@@ -34,12 +34,12 @@ def bind(
     name_at: Place,
     at: Place,
 ) -> Operation | Constant:
-    """Return the operation for a call of the function `name` in an expression. For a function of numbers, such as
-    `sqrt`, whose arguments are all constants, return the computed constant instead.
+    """Return the operation for a call of the function `name` in an expression. If the function works on numbers, such
+    as `sqrt`, and all its arguments are constants, return the computed constant instead.
 
     `arguments`, `keywords`: arguments passed by position and by name. `name_at`, `at`: positions in the text of the
-    function's name and of the whole call. Raises ExpressionError, with the signature of the function in the message, if
-    the arguments do not fit."""
+    function's name and of the whole call. Raises ExpressionError if the arguments do not fit. Its message contains the
+    signature of the function."""
     function = FUNCTIONS.get(name)
     if function is None:
         raise _unknown(name, name_at)

@@ -311,9 +311,8 @@ class _TreeReader:
 
 
 def _fold(name: str, left: object, right: object, offset: int, length: int) -> Constant:
-    """Return the result of the operator `name` on two constants, so that a run does not create a tensor for them.
-    `offset`, `length`: position of the operation in the text. Raises ExpressionError if the result cannot be
-    computed."""
+    """Compute an operator on two constants while the expression is parsed, and return the result as a constant. `name`:
+    the operator. `offset`, `length`: its position in the text. Raises ExpressionError if it cannot be computed."""
     numbers = isinstance(left, int | float) and isinstance(right, int | float)
     if name not in _FOLD or not numbers or (name == "**" and (abs(float(right)) > 64 or abs(float(left)) > 1e6)):  # type: ignore[arg-type]
         raise ExpressionError(f"`{name}` between these two constants", offset, length, "write the result", "form")

@@ -59,9 +59,9 @@ UNKNOWN = KnownRange((ANY,))
 
 
 def of_vector(values: Sequence[float], sample_shape: tuple[int, ...] | None = None) -> KnownRange:
-    """Return the ranges of a list of numbers that an expression combines with a tensor. `sample_shape`: shape of a
-    sample of the tensor. If it has one or two dimensions, each number has its own interval. If samples are images or
-    their shape is unknown, one interval covers all numbers."""
+    """Return the value range of a list of numbers that is combined with a tensor in an expression. `sample_shape`:
+    shape of a sample of the tensor. Each number has an interval of its own if a sample has at most two dimensions. For
+    images, or if the shape is unknown, one interval contains all numbers."""
     if sample_shape is None or len(sample_shape) > 2:
         return KnownRange(((min(values), max(values)),))
     is_as_wide = bool(sample_shape) and sample_shape[-1] == len(values)
@@ -216,8 +216,8 @@ _TWO: dict[str, Callable[[Interval, Interval], Interval]] = {
 
 
 def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
-    """Return the value ranges of the result of the operation `name` (sum, cumsum, argmax, argmin or topk_indices) along
-    the dimensions `dims` of `x`. The range is unknown if the sizes of these dimensions are unknown."""
+    """Return the value range of a reduction of `x` along the dimensions `dims`. `name`: sum, cumsum, argmax, argmin or
+    topk_indices. The range is unknown if the sizes of these dimensions are unknown."""
     asked = dims if isinstance(dims, tuple) else (dims,)
     rank = None if x.shape is None else len(x.shape) + 1
     places = [dim % rank for dim in asked if rank and isinstance(dim, int) and -rank <= dim < rank]
@@ -254,8 +254,8 @@ def _join(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
 
 
 def _index(x: KnownRange, index: object) -> KnownRange:
-    """Return the value ranges of `x[index]`: the intervals of the selected entries of the last dimension. If these are
-    not known, return one interval for all values."""
+    """Return the value range of `x[index]`. It has the intervals of those entries of the last dimension that `index`
+    selects. If these entries are not known, it has one interval for all values."""
     parts = index if isinstance(index, tuple) else (index,)
     if len(x.columns) == 1:
         return KnownRange(x.columns)

@@ -91,8 +91,9 @@ def _match(name: str, names: Sequence[str]) -> list[str]:
 
 
 def check_one_of(column: str | None, columns: Columns | None, exclude: Columns | None = None) -> None:
-    """Raise ValueError if both or neither of `column` and `columns` are given, if `column` is a glob, if `columns` is
-    empty, if `columns` or `exclude` has repeats, or if `exclude` is given without `columns`."""
+    """Check the keys `column`, `columns` and `exclude` of a field. Exactly one of `column` and `columns` must be given,
+    and `exclude` only with `columns`. `column` must not be a glob, `columns` not empty, and neither list may have
+    repeats. Raises ValueError."""
     if exclude is not None and columns is None:
         raise ValueError("`exclude` takes columns out of `columns`, which is not given")
     if isinstance(exclude, tuple):
@@ -149,9 +150,9 @@ def stack_columns(values: Sequence[np.ndarray], single: bool, out: np.ndarray | 
 
 
 def intervals_by_column(shape: tuple[int, ...], intervals: Sequence[Interval]) -> Sequence[Interval]:
-    """Return the intervals of a tensor that is made from columns. `shape`: shape of one row of the tensor. If it is
-    (number of columns,), each entry is a column, and the result is `intervals` (one per column). Otherwise it is a
-    single interval that contains all of them."""
+    """Return the intervals of a tensor that is made from columns. `intervals`: one per column. `shape`: shape of one
+    row of the tensor. If a row has one entry per column, the result is `intervals`. Otherwise it is a single interval
+    that contains all of them."""
     if shape == (len(intervals),):
         return intervals
     return ((min(low for low, _ in intervals), max(high for _, high in intervals)),)

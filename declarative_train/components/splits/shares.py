@@ -39,8 +39,8 @@ class RandomSplit(Split):
 
 
 class LastSplit(Split):
-    """The last rows of the source, which come after the training rows. With a window that has a key `by`, the last rows
-    of each group. Several such sets follow each other in the order written."""
+    """The last rows of the source, which come after the training rows. If the window has a key `by` and this set has no
+    `sort`, the last rows of each group. Several such sets follow each other in the order written."""
 
     turn: ClassVar[int] = 1
 
@@ -116,9 +116,9 @@ def make_comparable(values: np.ndarray) -> np.ndarray:
 
 
 class GroupedSplit(Split):
-    """Random whole groups. Rows that share a value of the column (a patient, a meter) are a group, which is never
-    divided between this set and the training rows or another random set. Sets of other types (`where`, `last`) may
-    still contain rows of its groups; lint reports it."""
+    """Random whole groups. The rows that have the same value in the column, such as a patient or a meter, are a group.
+    A group is never divided between this set and the training rows, or another random set. Sets of other types
+    (`where`, `last`) may still contain rows of its groups; lint reports it."""
 
     turn: ClassVar[int] = 2
 

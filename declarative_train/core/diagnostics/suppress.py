@@ -36,7 +36,7 @@ class _Comment:
 def suppress(
     diagnostics: Iterable[Diagnostic], texts: Mapping[str, str], *, checked: tuple[str, ...] | None = None
 ) -> list[Diagnostic]:
-    """Return the diagnostics that no comment hides, and a diagnostic for each comment that hides nothing.
+    """Return the diagnostics that no comment hides, and diagnostics of wrong comments, such as one that hides nothing.
 
     `texts`: the text of each checked file by path, in which comments are searched. `checked`: prefixes of the codes
     whose checks have run (`dtrain lint --static` leaves some out); None: all have run. If there is an error, no comment
@@ -106,8 +106,8 @@ def _next_content(lines: Lines, number: int) -> int:
 
 
 def _report_unused(comment: _Comment, code: str, unused: list[str], lines: Lines) -> Diagnostic:
-    """Return the diagnostic for a code in a comment that hides no diagnostic. Its fix removes the code, or the whole
-    comment if no code of it is used. `unused`: all unused codes of the comment."""
+    """Return the diagnostic for a code in a comment that hides no diagnostic. `code`: this code. `unused`: all codes of
+    the comment that hide nothing. The fix removes them, or the whole comment if no code is left."""
     span = comment.codes[code]
     line = lines.line(span.line)
     if len(unused) == len(comment.codes):

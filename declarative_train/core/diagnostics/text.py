@@ -92,8 +92,9 @@ def _underline(text: str, span: Span) -> tuple[str, tuple[int, int]]:
 
 
 def _window(cells: list[str], start: int, end: int) -> tuple[int, int]:
-    """Return the range of `cells` (the printed characters of a source line) to print: all if the line is short, else a
-    part around the cells from `start` to `end`."""
+    """Return the range of characters (start, end) of a long source line that is printed, so that the marked characters
+    are in it. `cells`: the printed characters of the whole line. `start`, `end`: the marked ones. A short line is
+    printed as a whole."""
     if _width("".join(cells)) <= MAX_WIDTH:
         return 0, len(cells)
     first = max(0, start - MAX_WIDTH // 3)
