@@ -60,8 +60,8 @@ class AfterStep:
         return taken
 
     def judge(self) -> tuple[bool, bool]:
-        """Return two flags that follow from this step's evaluations: whether this step is the best so far
-        (`checkpoint.best`), and whether the run must stop early."""
+        """Return two flags: whether the model is the best so far (by `checkpoint.best`), and whether the run must stop
+        early (by `training.early_stop`). Both follow from the evaluations after this step."""
         state, checkpoint, early = self._state, self._plan.checkpoint, self._plan.training.early_stop
         improved = False
         if checkpoint is not None and checkpoint.best_metric is not None:
@@ -77,14 +77,13 @@ class AfterStep:
         return improved, state.step - state.stop_step >= early.patience_steps
 
     def save(self, improved: bool, *, wanted: bool, ends: bool) -> Iterator[Event]:
-        """Start to save a checkpoint of the current step. Yield the events about the end of the previous save and, if
-        the new save is already complete, about its end; otherwise `report_saved` yields these later. A step is saved
-        only once.
+        """Start to save a checkpoint of the current step. Before this, wait for the previous save. Yield the events of
+        saves that have ended; if the new save goes on in the background, `report_saved` yields its event later. A step
+        is saved only once.
 
         `improved`: the checkpoint is the best so far. `wanted`: the run was asked to stop, so a checkpoint is saved
-        even if the recipe has none. `ends`: no step follows, so this waits for the previous save, however long it
-        takes, and an error of the new save is raised. Without `ends`, nothing is saved while the store does not answer
-        to the previous save."""
+        even if the recipe has none. `ends`: no step follows, so an error of the new save is raised. If `ends` is False
+        and the store does not answer to the previous save, nothing is saved."""
         checkpoint = self._plan.checkpoint
         if (checkpoint is None and not wanted) or self._saved_step == self._state.step:
             return
@@ -103,9 +102,11 @@ class AfterStep:
         yield from self.report_saved(ends=ends)
 
     def report_saved(self, *, wait: bool = False, ends: bool = False) -> Iterator[Event]:
-        """Yield the event of the current save if it is complete. If it cannot be completed now, yield a warning with
-        the reason, once. `wait`: wait until it is complete. If the save failed, raise its error, or yield a warning if
-        the recipe allows failed saves and steps follow (`ends` is False)."""
+        """If a save was started and is now complete, yield its event. If the save cannot go on, yield a warning with
+        the reason, once. `wait`: wait until the save is complete.
+
+        A save that failed raises its error. If the recipe allows failed saves, it only yields a warning, but not if
+        `ends`. `ends`: no step follows."""
         if self._under_way is None:
             return
         if self._checkpoints.is_writing and not wait:

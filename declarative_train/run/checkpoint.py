@@ -50,9 +50,9 @@ BY_ONE_RANK_BYTES = 64 << 20
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Data of one checkpoint that this rank writes. `best_step`: step of the best checkpoint, which is never deleted.
-    `keep`: number of the newest checkpoints that are not deleted. `tensors`: copies, or the model's tensors if training
-    waits for the save. `numbers`: state of the optimizer that is not tensors; {} if another rank writes them. `alone`:
-    only this rank writes."""
+    `keep`: how many of the newest checkpoints are not deleted. `tensors`: copies of the tensors; if training waits for
+    the save, the tensors themselves. `numbers`: plain numbers in the optimizer's state; {} if another rank writes them.
+    `alone`: this is the only rank that writes."""
 
     step: int
     best_step: int | None
@@ -244,13 +244,13 @@ class Checkpoints:
             retry(lambda: self.store.retain(snapshot.keep, snapshot.best_step))
 
     def _by_one_rank(self, num_bytes: int) -> bool:
-        """Return whether rank 0 writes the whole checkpoint. Every rank must have the whole model. The checkpoint must
-        either be small (`num_bytes`) or be written in the background, where the time of a save matters less."""
+        """Return whether rank 0 alone writes the checkpoint. This needs two things. Every rank has the whole model. The
+        checkpoint is small (`num_bytes`), or it is written in the background, where the time of a save matters less."""
         return self._engine.is_replicated and (self._background or num_bytes <= BY_ONE_RANK_BYTES)
 
     def at(self, step: int) -> CheckpointEntry:
-        """Return the checkpoint of a step after a check of all its bytes. Rank 0 reads the manifest and the sizes, and
-        each rank reads a share of the files. Raises CheckpointFailure on all ranks if any rank finds damage."""
+        """Check all bytes of the checkpoint of a step, and return it. Rank 0 checks the manifest and the sizes; each
+        rank reads some of the files. Raises CheckpointFailure on all ranks if any rank finds damage."""
         return check_together(self.store.path(step), self._groups.reading)
 
     def _read_metadata(self, entry: CheckpointEntry) -> Metadata:
@@ -337,9 +337,9 @@ class Checkpoints:
         self._engine.optimizer.load(state)
 
     def _find_cut(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, RankCut]:
-        """Return a dict from keys of `tensors` to the part that this rank has of the undivided tensor. Only tensors
-        that the axis `tensor` or `expert` divides are in it: parameters, their averages, and optimizer state of the
-        same shape."""
+        """For the tensors that are divided over the axis `tensor` or `expert`, return a dict from the key to the part
+        that this rank has of the whole tensor. Such tensors are parameters, their averages, and optimizer state of the
+        same shape. Other keys of `tensors` are not in the dict."""
         found = {}
         for key, tensor in tensors.items():
             name = key.partition("/")[2]
@@ -392,8 +392,8 @@ def copy_to_host(tensors: Mapping[str, torch.Tensor], buffers: Mapping[str, torc
 def manifest_of(
     files: Mapping[str, Any], numbers: Mapping[str, float], shapes: Mapping[str, list[int]]
 ) -> dict[str, Any]:
-    """Return the entries `files`, `optimizer_numbers` and `shapes` of a manifest. Of `shapes`, the manifest gets only
-    those of the model's tensors: `dtrain lint` compares them without importing torch."""
+    """Return the entries `files`, `optimizer_numbers` and `shapes` of a manifest. Only shapes under keys `model/...`
+    are kept, and the prefix is removed. `dtrain lint` compares these shapes with a recipe, without importing torch."""
     return {
         "optimizer_numbers": dict(numbers),
         "shapes": {name.removeprefix("model/"): each for name, each in shapes.items() if name.startswith("model/")},
@@ -432,9 +432,9 @@ def optimizer_entries(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str
 def empty_like(
     parameter: torch.Tensor, size: torch.Size, dtype: torch.dtype, cut: RankCut | None = None
 ) -> torch.Tensor:
-    """Return a tensor of zeros into which one entry of a parameter's optimizer state can be loaded. `size`: the entry's
-    shape in the checkpoint. `cut`: this rank's part of the whole parameter. If `size` is the shape of the whole
-    parameter, the result is divided and sharded like `parameter`."""
+    """Return a tensor of zeros into which one tensor of a parameter's optimizer state is loaded. `size`: shape of this
+    state in the checkpoint. `cut`: which part of the whole parameter this rank has; None: the parameter is not cut.
+    State with the shape of the whole parameter is divided and sharded like `parameter`, other state is not."""
     if tuple(size) == (tuple(parameter.shape) if cut is None else cut.whole_shape(parameter.shape)):
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
     return torch.zeros(size, dtype=dtype, device=parameter.device)

@@ -1,9 +1,9 @@
-"""Predicted classes in evaluations: a confusion matrix, and the predictions for a few chosen samples, the same ones in
-each evaluation.
+"""Predicted classes in evaluations: a confusion matrix, and the predictions for K chosen samples, the same ones in each
+evaluation.
 
-Counts stay on the device until the end of an evaluation and are then summed over the ranks. The rows of the chosen
-samples are summed too: a rank has zeros for those that other ranks evaluate. In shapes, K is the number of chosen
-samples."""
+Counts stay on the device until the end of an evaluation. Then they are summed over the ranks. Predictions for the
+chosen samples are collected by a sum too: each rank has a tensor with K rows, in which the rows of samples that other
+ranks evaluate are zero."""
 
 from __future__ import annotations
 
@@ -170,7 +170,8 @@ class _ClassOutput:
 
 
 def _num_classes(one: Meaning) -> int:
-    """Return the number of classes of an output; 0 if it predicts numbers or several yes/no values."""
+    """Return the number of classes of an output. A single yes/no value has two. Return 0 if the output has no classes:
+    it predicts numbers or several yes/no values."""
     if one.kind == "class":
         return len(one.classes)
     return 2 if one.kind == "yes_no" and int(np.prod(one.items)) == 1 else 0

@@ -132,8 +132,8 @@ class Coordinator:
                 self._seen[status.node] = replace(self._seen[status.node], status=status, changed_s=now_s)
 
     def _admit(self, status: NodeStatus, now_s: float) -> None:
-        """Register a new agent. If two agents have the same node index, refuse the agent that registered first; for
-        node 0, refuse the new one."""
+        """Register a new agent. If an agent with the same node index is registered and has not left, only one of the
+        two can stay. The new one replaces the old one, but node 0 keeps the old one. The other agent is refused."""
         before = self._seen.get(status.node)
         if before is not None and not before.status.has_left:
             loser, winner = (status, before.status) if status.node == 0 else (before.status, status)
@@ -156,9 +156,9 @@ class Coordinator:
         ]
 
     def _gather(self, now_s: float) -> None:
-        """Begin a round (a start of all ranks) if enough nodes are present. If the recipe gives a range of nodes, first
-        wait a moment for more nodes. End the run if a stop was requested, or if the recipe has no plan for as many
-        nodes as are present or fewer."""
+        """Begin a round (a start of all ranks) if enough nodes are present. If the recipe gives a range of nodes and
+        not all are present, first wait a moment for more. End the run if a stop was requested. End it with an error if
+        the recipe has no plan for any number of nodes up to the number present."""
         present = self._present(now_s)
         if present[0].status.asked_by is not None:
             self._stop_waiting()
@@ -289,8 +289,9 @@ class Coordinator:
         return {rank.rank: str(self._places[rank.node]) for rank in self._job.plan.layout.ranks}
 
     def _may_grow(self, now_s: float) -> bool:
-        """Return whether a round (a start of all ranks) with more nodes is possible. More nodes must be present than
-        the round uses, and it must not be known already that the recipe has no plan for them."""
+        """Return whether the next round (a start of all ranks) could use more nodes than this one. More nodes must be
+        present, and none of them may have arrived just now. For at least one larger number of nodes, it must still be
+        possible that the recipe has a plan."""
         present = self._present(now_s)
         most = min(len(present), self._session.num_nodes)
         is_settled = now_s > max(seen.since_s for seen in present) + SETTLE_S
@@ -391,8 +392,8 @@ class Coordinator:
 
 
 def names_culprit(result: NodeResult) -> bool:
-    """Return whether a node reports the cause of a failure: a rank with an error of its own, or a rank that was killed.
-    A rank that only lost its connection to another rank is not a cause."""
+    """Return whether the result of a node contains the cause of a failure. A cause is a rank with an error of its own,
+    or a rank that was killed. An error of a rank that only lost its connection to another rank is not a cause."""
     return any(not failure.is_peer_loss for failure in result.failures) or any(
         code < 0 for code in result.deaths.values()
     )

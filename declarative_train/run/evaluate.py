@@ -56,12 +56,12 @@ class EvaluableModel(Protocol):
 
 
 class Evaluator:
-    """Evaluator of a plan's sets.
+    """Evaluator of the sets of a plan.
 
     `batches`            function that takes a set's name and returns this rank's batches, equally many on every rank
     `watched`            collector of predicted classes, or None
-    `class_predictions`  what `watched` collected in the last evaluation
-    `writers`            functions of packs that take a step and return an event, such as generated texts
+    `class_predictions`  events with the classes that `watched` collected in the last evaluation
+    `writers`            functions of packs; each takes a step and returns an event, for example with generated texts
     """
 
     def __init__(

@@ -40,9 +40,16 @@ NUM_LOOKS = 240  # number of looks over which the rank's own work is measured
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Heartbeat: progress of a rank at one time. `number` counts the heartbeats, `count` the batches. `collective`: the
-    collective in which the rank waits, or "". `looks`: how often the heartbeat thread has looked at the rank during
-    training (not during saves). `busy`: in how many of these looks the rank was not waiting in a collective."""
+    """State of one rank at one time, which the rank writes to a file as a heartbeat.
+
+    number      number of this heartbeat
+    step        the current step, or None
+    count       number of batches so far
+    is_saving   the rank saves a checkpoint
+    collective  the collective in which the rank waits, or ""
+    looks       how often the heartbeat thread has looked at the rank in training, without the time of saves
+    busy        in how many of these looks the rank was not waiting in a collective
+    """
 
     rank: int
     number: int
@@ -212,9 +219,8 @@ def find_stuck(paces: Mapping[int, Pace]) -> list[int]:
 
 
 def time_stuck(paces: Mapping[int, Pace]) -> float:
-    """Return for how many seconds the run has been stuck. There are two such times, and the longer one counts: the time
-    since the last progress of any rank, and the time since the last heartbeat of the rank that has been silent
-    longest."""
+    """Return for how many seconds the run has been stuck. It is the longer of two times: how long no rank has made
+    progress, and how long the most silent rank has written no heartbeat."""
     return max(min(pace.idle_s for pace in paces.values()), max(pace.silent_s for pace in paces.values()))
 
 

@@ -30,12 +30,13 @@ _SHOWN: list[object] = []  # files that other ranks of this machine read
 
 
 def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, Store]:
-    """Return two key-value stores for the `world` ranks. The first is new for each start of the ranks, and already
-    contains the devices of all ranks. The second is kept when the launcher restarts the ranks. `visible`: devices of
+    """Return two key-value stores for the `world` ranks. The first belongs to this start of the ranks; it is empty
+    except for the devices of all ranks. The second is kept when the launcher restarts the ranks. `visible`: devices of
     this rank. Raises RunFailure if the launcher set no address, or if ranks do not start in time.
 
-    torchrun keeps its store when it restarts ranks, so the ranks must not read entries of an earlier start. Each
-    process draws a number. Rank 0 answers every number with its own, which identifies this start."""
+    torchrun keeps its store when it restarts ranks, so entries of an earlier start must be told apart. Each process
+    draws a number from a counter. Rank 0 answers each number with its own number, which is then the prefix of all keys
+    of this start."""
     from torch.distributed.distributed_c10d import PrefixStore
 
     lasting = PrefixStore("dtrain", _reach(rank))

@@ -103,9 +103,9 @@ class LossWindow:
             self.grad_norm = result.grad_norm
 
     def exchange(self, votes: Sequence[float]) -> list[float]:
-        """Sum the losses of the steps since the last call over the ranks. In the same message, sum `votes`, numbers by
-        which the ranks agree on something, such as a request to stop. Return the summed votes. All ranks must call this
-        after the same step; it waits for the device."""
+        """Sum `votes` over all ranks and return the sums. Votes are numbers by which the ranks agree on something, such
+        as a request to stop. The same message sums the losses of the steps since the last call. All ranks must call
+        this after the same step. It waits for the device."""
         summed, votes = sum_over_ranks(self._engine, self._results[len(self._summed) :], votes)
         self._summed += summed
         return votes
@@ -245,8 +245,8 @@ def sum_over_ranks(
 
 
 def _local_sums(engine: Engine, results: Sequence[StepResult]) -> torch.Tensor:
-    """Return this rank's sums of the L loss terms, (steps, L), in float64 on the device. Each is summed over the chunks
-    of its step; all steps have equally many chunks."""
+    """Return this rank's sum of each of the L loss terms in each step, as a tensor (steps, L) in float64 on the device.
+    A step may be computed in several chunks, equally many in all steps. The sums of its chunks are added."""
     flat = [value for result in results for sums in result.sums for value in sums]
     num_steps, size = len(results), len(engine.objective.terms)
     if not flat:  # a pipeline stage without loss

@@ -62,9 +62,9 @@ class MemoryMeasurement:
 
 
 def bytes_without_parameters(plan: Plan, rank: int) -> int:
-    """Return the predicted peak of a rank in a step, minus the bytes of its parameters; 0 if the plan has no
-    prediction. It is the memory that a step still needs when the training set is loaded: the parameters are already on
-    the device then."""
+    """Return the bytes that a step needs on a rank in addition to the parameters, as the plan predicts them: the peak
+    minus the parameters. Return 0 if the plan has no prediction. So much memory must stay free when the training set is
+    loaded, because the parameters are on the device by then."""
     if not plan.memory:
         return 0
     stage = plan.layout.ranks[rank].coordinates.get("pipeline", 0)

@@ -88,8 +88,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Job of a round (a start of all ranks), and the nodes that take part in it (`places`), in the order of their
-    ranks. `taken`: names and values of the environment variables that the recipe uses, as on node 0."""
+    """What the agents need for a round (a start of all ranks): its number, the job, and the nodes that take part
+    (`places`), in the order of their ranks. `taken`: environment variables that the recipe uses, as pairs of name and
+    value; all nodes use the values of node 0."""
 
     number: int
     job: RankJob

@@ -150,9 +150,9 @@ def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
 
 
 def comparable_estimate(plan: Plan, device: torch.device) -> tuple[dict[str, float], str | None]:
-    """Return the plan's estimate of speed and memory, as a dict, if it is for this device. Otherwise return {} and, if
-    there is an estimate, the reason why it is not compared. An unknown GPU is assumed to be the hardware that the
-    recipe names."""
+    """Return the plan's estimate of speed and memory as a dict, and None, if the estimate is for the hardware of
+    `device`. If it is for other hardware, return {} and a text that says so. If there is no estimate, return {} and
+    None. A GPU that dtrain does not know counts as the hardware of the estimate."""
     estimate = plan.estimate
     if estimate is None or estimate.step_s is None:
         return {}, None

@@ -93,9 +93,9 @@ class RoundEnded(Exception):  # noqa: N818 (no failure of this process)
 
 
 def launch_ranks(ranks: NodeRanks, look: Callable[[], None]) -> tuple[int | None, dict[int, int]]:
-    """Start the ranks of this node and wait for all of them. Return the exit code of the run, and a dict from each
-    failed rank to the exit code of its process. The first is None if the ranks failed or were stopped before rank 0
-    ended. `look`: function that is called repeatedly meanwhile; if it raises RoundEnded, the ranks are killed."""
+    """Start the ranks of this node and wait for all of them. Return the run's exit code, and a dict from each failed
+    rank to the exit code of its process. The run's exit code is None if the ranks failed or were stopped before rank 0
+    ended. `look`: function that is called again and again meanwhile. If it raises RoundEnded, the ranks are killed."""
     import torch
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -135,9 +135,9 @@ def start_method(device_kind: str) -> Literal["fork", "spawn"]:
 
 
 def cannot_fork(device_kind: str) -> bool:
-    """Return whether a forked child of this process could not train on this kind of device. CUDA does not work in the
-    child if this process has used CUDA, nor does autograd if this process has started its threads for devices. This
-    function forks a child that tries both, because torch's own record of such use differs between versions."""
+    """Return whether a forked child of this process could not train on this kind of device. There are two possible
+    causes: this process has used CUDA, or its autograd has started threads for devices. To find out, this function
+    forks a child that tries to use both. (torch's own record of such use differs between versions.)"""
     child = os.fork()
     if child == 0:
         answer = 1
@@ -223,8 +223,7 @@ def exit_with_parent(parent: int) -> None:
 
 
 def round_store(store: Store, number: int) -> Store:
-    """Return a view of the store for the entries of round `number`, in which entries of earlier rounds are not
-    visible."""
+    """Return a view of `store` that shows only the entries of round `number`. (A round is one start of all ranks.)"""
     from torch.distributed.distributed_c10d import PrefixStore
 
     return PrefixStore(f"ranks/{number}", store)
@@ -394,8 +393,9 @@ def report(job: RankJob, failure: Failure, num_ranks: int) -> list[str]:
 
 
 def resume_hint(job: RankJob) -> list[str]:
-    """Return lines of a message that name the last complete checkpoint and the command that continues from it. If a
-    remote store does not answer soon, they name the last checkpoint that the run saved there."""
+    """Return lines that name the last complete checkpoint and the command that continues from it. They are the end of a
+    message. If the checkpoints are in a remote store that does not answer soon, the lines name the last checkpoint that
+    this run saved there."""
     from declarative_train.engine.checkpoints.store import CheckpointStore, hasty_damage
     from declarative_train.run.event import CheckpointSaved
     from declarative_train.run.sinks.jsonl import read_events

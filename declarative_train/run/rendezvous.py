@@ -59,11 +59,11 @@ def listen(address: str, port: int, key: str) -> socket.socket:
 
 
 class StoreServer:
-    """Server of a TCPStore in a process of its own. It ends when this process exits, or at the end of the `with` block.
+    """Server of a TCPStore. It ends at the end of the `with` block, or when this process exits.
 
-    A server thread in the process that forks ranks would be dangerous: it resolves names of peers under a lock of
-    glibc, which stays locked in a forked child. With `forks` False, ranks are spawned, and the server is a thread of
-    this process."""
+    `forks`: this process starts ranks by fork, so the server is a process of its own. A server thread would be
+    dangerous: it resolves host names under a lock of glibc, and a child that is forked meanwhile has this lock locked
+    forever. If `forks` is False, the ranks are spawned, and the server is a thread of this process."""
 
     def __init__(self, listening: socket.socket, *, forks: bool = True) -> None:
         self.port: int = listening.getsockname()[1]
@@ -166,7 +166,7 @@ class NodeRendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """True: the ranks also use the agents' store, to find each other's addresses."""
+        """True: the ranks find each other's addresses in the store that the agents use. They need no second store."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:

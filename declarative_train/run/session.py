@@ -27,8 +27,8 @@ Recompile = Callable[[int], "Plan | None"]
 
 class Session:
     """Settings of one start of the program, and the state of its run. `run_dir`: the run's folder; None before the
-    first job. `recompile`: function that takes a number of nodes and returns the plan for it; the function returns None
-    if the recipe has no such plan. If `recompile` is None, the number of nodes is fixed."""
+    first job. `recompile`: function that takes a number of nodes. It returns the plan for this number, or None if the
+    recipe has no such plan. If `recompile` itself is None, the number of nodes is fixed."""
 
     def __init__(
         self,
@@ -77,8 +77,9 @@ class Session:
         return next((number for number in possible if self._plan_for(number) is not None), None)
 
     def _plan_for(self, num_nodes: int) -> Plan | None:
-        """Return the plan for this number of nodes, or None if the recipe has none. Its range of nodes and its number
-        of restarts are those of the original plan."""
+        """Return the plan for this number of nodes, or None if the recipe has none. The plan for a number is compiled
+        only once. It has the range of nodes, the number of restarts and the settings of the plan with which the session
+        began."""
         if num_nodes not in self._plans:
             assert self._recompile is not None
             found, asked = self._recompile(num_nodes), self.plan
@@ -127,9 +128,9 @@ class Session:
             self._resume, self._folder = "auto", Path(run_dir)
 
     def restarts(self, job: RankJob, results: Iterable[NodeResult]) -> bool:
-        """Return whether the run starts again after a failed round (a start of all ranks), and count this restart.
-        There may be `max_restarts` of them in a row without a new checkpoint. A failure that would happen again is
-        followed by none. `results`: how the round ended on each node."""
+        """Return whether the run starts again after a failed round, and count the restart. (A round is one start of all
+        ranks.) The run may start `max_restarts` times in a row without a new checkpoint. It does not start again after
+        a failure that would repeat itself. `results`: how the round ended on each node."""
         most = self.plan.layout.max_restarts
         failures = [failure for result in results for failure in result.failures]
         if not most or any(failure.repeats for failure in failures):

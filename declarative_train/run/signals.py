@@ -102,8 +102,9 @@ class StopRequest:
         threading.Thread(target=self._watch, args=(self._read,), name="signals", daemon=True).start()
 
     def finish(self) -> None:
-        """Report that the work is done, so that signals no longer stop it. From now on, if a signal arrives and another
-        rank has exited, this process exits at once; otherwise the launcher would wait half a minute for it."""
+        """Report that the work of this process is done: from now on a signal does not make it stop. One case remains.
+        If a signal arrives and another rank has exited, this process exits at once with code 0; otherwise the launcher
+        would wait half a minute for it."""
         self._is_finished = True
 
     def restore(self) -> None:
@@ -124,7 +125,8 @@ class StopRequest:
         self._is_repeated = True
 
     def _forget(self) -> None:
-        """Prevent a forked child from writing its signals to the parent's pipe."""
+        """In a forked child, stop writing signals to the pipe. The child has inherited the pipe, which its parent
+        reads."""
         if self._write >= 0 and threading.current_thread() is threading.main_thread():
             signal.set_wakeup_fd(-1)
 
@@ -164,9 +166,10 @@ class StopRequest:
         on_late()
 
     def _is_late(self, begun_s: float) -> bool:
-        """Return whether the time to stop is over. `begun_s`: time at which the first signal arrived. While a
-        checkpoint is being saved, the time limit `DTRAIN_SAVE_S` applies instead; when the save ends, the time to stop
-        begins again."""
+        """Return whether the time to stop is over. `begun_s`: time of the first signal. There are three time limits. If
+        another rank has exited, the limit is `CLOSING_GRACE_S`. While a checkpoint is being saved, it is
+        `DTRAIN_SAVE_S`, from the start of the save. Otherwise it is `DTRAIN_GRACE_S`, from the first signal or from the
+        end of the last save."""
         now_s, since_s = time.monotonic(), SAVING.since_s
         if self._is_finished:
             return False
@@ -178,13 +181,15 @@ class StopRequest:
 
 
 def code_without_save(loses: bool, number: int | None) -> int:
-    """Return the exit code of a run that a signal stopped and that saved nothing. If steps are lost (`loses`), the run
-    counts as failed. Otherwise it is the usual code of a process that the signal `number` killed (None: SIGTERM)."""
+    """Return the exit code of a run that a signal stopped and that saved no checkpoint. `loses`: steps are lost, so the
+    code is that of a failed run. Otherwise the code is that of a process that a signal killed. `number`: this signal;
+    None: SIGTERM."""
     return EXIT_FAILED if loses else SIGNALLED + (number or signal.SIGTERM)
 
 
 def late_reason() -> str:
-    """Return a part of a message that says which time limit ended before the last steps were saved."""
+    """Return the part of a message that says why steps were lost: which time limit ended before a checkpoint was
+    saved."""
     if SAVING.since_s is not None:
         return f"since the checkpoint was not written within {limit_s('DTRAIN_SAVE_S'):g} s (DTRAIN_SAVE_S)"
     return f"since no step finished within {limit_s('DTRAIN_GRACE_S'):g} s (DTRAIN_GRACE_S)"

@@ -37,14 +37,14 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class RankPart:
-    """Results that one data-parallel rank computes in the step.
+    """What one data-parallel rank computes in the step. B is its number of rows.
 
     samples    indices of its samples in the training set
     fields     values (B, ...) of its rows, by field
     values     values (B, ...) by name: outputs of the model, and values that a pipeline stage sends to the next
     returned   gradients of `values`, by name; some values have none
-    loss       mean loss of its rows; in mode `dp`, the share of these rows in the loss of the batch
-    gradients  gradients of the parameters in `RankedStep.shown`
+    loss       mean loss of its rows; in mode `dp`, what these rows add to the loss of the global batch
+    gradients  gradients of the parameters that are shown, by name (`RankedStep.shown`)
     """
 
     samples: Sequence[int]
@@ -134,8 +134,9 @@ def compute_ranked_step(plan: Plan) -> RankedStep:
 
 
 def _shrink(plan: Plan, rows: int) -> Plan:
-    """Return a plan for one process, in which each data-parallel rank becomes an accumulation step of `rows` rows. The
-    values that pipeline stages send become outputs of the graph."""
+    """Return the plan changed for one process and a small batch. Each data-parallel rank becomes one accumulation step,
+    which has `rows` rows. The values that one pipeline stage sends to another become outputs of the graph, so that they
+    can be shown."""
     num_parts = plan.batch.data_parallel_size
     batch = replace(
         plan.batch,
@@ -158,8 +159,8 @@ def _shrink(plan: Plan, rows: int) -> Plan:
 
 
 def _choose_parameters(plan: Plan, parameters: Mapping[str, nn.Parameter]) -> list[str]:
-    """Return the names of the parameters to show. They are the first and the last trained parameter or, in a pipeline,
-    the last trained one of each stage."""
+    """Return the names of the parameters to show. Without a pipeline, these are the first and the last of `parameters`;
+    with a pipeline, the last one in each stage. `parameters`: the trained parameters by name."""
     pipeline = plan.layout.pipeline
     if pipeline is None:
         return list(dict.fromkeys((next(iter(parameters)), [*parameters][-1])))

@@ -1,8 +1,9 @@
 """Agreement of all ranks to stop after the same step, before the run is complete.
 
-A single process checks for a request to stop after every step. With several ranks, the ranks sum their votes, in the
-message that also sums the losses. This happens about once a second, or more often if the run logs more often. The ranks
-also sum the time that steps take, so that all compute the same next step at which to check."""
+A run in a single process checks for a request to stop after every step. Several ranks must agree: each one has a number
+(its vote) for each reason to stop, and the ranks sum these numbers in the message that sums the losses. They do this
+about once a second, or more often if the run logs more often. They also sum their step times, so that all ranks compute
+the same next step at which to do this."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Stragglers: ranks that are persistently slower than the others. They are found by the time per step in which a rank
-does not wait for others."""
+"""Stragglers: ranks that are slower than the others for a long time. For each rank, the time per step in which it does
+not wait in a collective is compared with the median of the other ranks."""
 
 from __future__ import annotations
 

@@ -212,8 +212,8 @@ class _Broadcaster:
         put(self.store, f"message/{self._number + 1}", JOB)
 
     def damage(self, entry: CheckpointEntry) -> str | None:
-        """Return a description of the first damage that is found in a checkpoint, or None. Each rank reads a share of
-        its files."""
+        """Check a checkpoint for damage, with the help of all ranks: each one reads some of the files. Return a
+        description of the damage that the lowest rank with damage found, or None."""
         self._number += 1
         for rank in range(1, self.world):
             put(self.store, f"share/{self._number}/{rank}", entry.share(rank, self.world))
@@ -224,7 +224,8 @@ class _Broadcaster:
 
 
 def _receive(store: Store, rank: int, host: str) -> BroadcastJob:
-    """Return the job that rank 0 sends. Meanwhile, check this rank's share of each checkpoint that rank 0 sends."""
+    """Return the job that rank 0 sends. Before the job, rank 0 may ask the ranks to check a checkpoint for damage. Then
+    this rank reads the files that rank 0 assigns to it, and sends back the damage that it finds, or None."""
     for number in count():
         if take(store, f"message/{number}") == JOB:
             job: BroadcastJob = take_once(store, JOB, host)
@@ -242,8 +243,10 @@ def _prepare(
     folder: Path | None,
     lasting: Store,
 ) -> BroadcastJob:
-    """Compile the recipe on rank 0, choose devices, run folder and checkpoint, and return the job for all ranks.
-    `lasting`: a store that is kept when the launcher restarts the ranks. If it names the run of an earlier start, that
+    """Return the job for all ranks; only rank 0 calls this. It compiles the recipe and chooses the devices, the run's
+    folder and the checkpoint.
+
+    `lasting`: store that is kept when the launcher restarts the ranks. If an earlier start wrote its run there, this
     run is continued, whatever `resume` is."""
     from declarative_train.plan.codec import to_json
 

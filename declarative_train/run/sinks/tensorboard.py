@@ -271,8 +271,8 @@ def bytes_summary(tag: str, content: bytes, *, plugin: str) -> Summary:
 
 
 def comparison(names: Iterable[str]) -> Summary:
-    """Return the layout of TensorBoard's tab for custom scalars. It has a chart for each prediction in `names`, with
-    the predicted and the measured curve."""
+    """Return the layout of TensorBoard's tab "custom scalars". The tab has a chart for each quantity in `names`, such
+    as the step time, with two curves: the predicted and the measured value."""
     from tensorboard.plugins.custom_scalar import layout_pb2
 
     charts = [
@@ -361,8 +361,9 @@ def session_end(event: RunEnded) -> Summary:
 
 
 def hparams_columns(tried: Mapping[str, Sequence[object]], metrics: Iterable[str]) -> Summary:
-    """Return the columns of a sweep's table, for TensorBoard's hparams plugin. `tried`: a dict from each setting to the
-    values that were tried. `metrics`: names of results."""
+    """Return the definition of the columns in TensorBoard's table of a sweep. There is a column for each setting in
+    `tried` and for each of `metrics`. `tried`: a dict from the setting to the values that were tried. `metrics`: names
+    of results."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData

@@ -80,14 +80,16 @@ def _above(path: object) -> list[Path]:
 
 
 def external_root(run_dir: Path) -> str | None:
-    """Return the folder for checkpoints of an existing run, or None if it is in the run's own folder."""
+    """Return the folder in which an existing run saves its checkpoints, if it is outside the run's own folder
+    `run_dir`. Otherwise return None."""
     root = checkpoints_root(str(run_dir))
     return None if root == f"{run_dir}/{CHECKPOINTS}" else root
 
 
 def dir_notices(folder: str | None, run_dir: Path) -> list[str]:
-    """Return a notice if the recipe's `checkpoint.dir` (`folder`) has changed since the run began, because the run
-    keeps its first one. Otherwise return []."""
+    """Return a notice if `checkpoint.dir` in the recipe was changed since the run began: the change has no effect,
+    because a run keeps its first folder for checkpoints. Otherwise return []. `folder`: value of `checkpoint.dir`
+    now."""
     root = external_root(run_dir)
     begins = None if root is None else root.rsplit("/", 3)[0]
     if begins == (None if folder is None else _absolute(folder)):

@@ -46,9 +46,11 @@ def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) ->
 
 
 def fetch_run(remote: str, name: str, runs: Path, folder: Path | None = None) -> str | None:
-    """Copy a run from `remote`, which is the recipe's `logging.dir`, to this machine, if the run's events there are
-    more than those here. Return a notice if it was copied, otherwise None. `folder`: the run's folder; None: the newest
-    run of the recipe `name`, whose folder is below `runs`. Raises the exceptions of the store's client."""
+    """Copy a run from `remote`, which is the recipe's `logging.dir`, to this machine. Do not copy it if its event file
+    here is at least as large as the one at `remote`. Return a notice if the run was copied, otherwise None.
+
+    `folder`: the run's folder on this machine. If it is None, the newest run of the recipe `name` is copied to a folder
+    below `runs`. Raises the exceptions of the store's client."""
     fs, base = file_system(f"{remote.rstrip('/')}/{name}")
     fs.invalidate_cache()
     if not fs.exists(base):

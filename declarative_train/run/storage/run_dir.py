@@ -73,9 +73,9 @@ class RunPlace:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Checkpoint from which a run starts (`entry`, or None), and the folder of the run that is continued (`run`). If
-    `run` is None, the checkpoint starts a new run, and `why` says why the run that saved the checkpoint is not
-    continued. `passed_over`: reasons why newer checkpoints were skipped."""
+    """Where a run starts. `entry`: the checkpoint from which it starts; None: it starts from the beginning. `run`:
+    folder of the run that is continued. If there is a checkpoint but no `run`, a new run starts from the checkpoint,
+    and `why` is the reason for this. `passed_over`: for each newer checkpoint that was skipped, the reason."""
 
     entry: CheckpointEntry | None
     run: Path | None = None
@@ -162,8 +162,9 @@ def _save_plan(plan: Plan, run_dir: Path) -> None:
 
 
 def _fetch(plan: Plan, folder: Path | None) -> str | None:
-    """Copy the run that is to be continued to this machine, if `logging.dir` is a URL and the run's events there are
-    more than those here. Return a notice if it was copied, otherwise None. Raises RunFailure."""
+    """If `logging.dir` is a URL, copy the run that is to be continued from there to this machine. A run is not copied
+    if its event file here is at least as large as at the URL. Return a notice if the run was copied, otherwise None.
+    Raises RunFailure if the URL cannot be read."""
     remote = plan.logging.remote
     if remote is None:
         return None
@@ -267,8 +268,9 @@ def _time_of_next(runs: Path) -> str:
 
 
 def _label(plan: Plan, runs: Path) -> str:
-    """Return the part of a new folder's name that shows how the run differs from the first run in `runs`. As long as
-    that run exists, a recipe always gets the same label."""
+    """Return the last part of a new folder's name: the mode, the main settings from the command line, and the main
+    settings that differ from those of the first run in `runs`. As long as the first run exists, the same recipe always
+    gets the same label."""
     asked = select_overridden(plan.overrides, plan.settings)
     for path in sorted(runs.iterdir()):
         first = read_run(path).get("settings")
@@ -283,9 +285,9 @@ def _label(plan: Plan, runs: Path) -> str:
 
 
 def _find_in_folder(folder: Path, resumes: bool, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return what to continue in `folder`, which the user named as the folder of the run. If there is no checkpoint in
-    it, the ResumePoint has none. `resumes`: the user asked to continue a run. Without it, raise RunFailure if the
-    folder already has a run."""
+    """Return the checkpoint to start from, for a `folder` that the user chose as the run's folder. `resumes`: the user
+    asked to continue the run in it. If there is no checkpoint in it, or if `resumes` is False, the ResumePoint has no
+    checkpoint. Raises RunFailure if `resumes` is False and the folder already has a run."""
     if not resumes:
         if (folder / PLAN).exists() or (folder / CHECKPOINTS).exists():  # wherever its checkpoints are, it has a plan
             raise RunFailure(
