@@ -107,9 +107,10 @@ def _measure_cpu(num_ranks: int, probes: dict[Step, Probe]) -> Machine:
 
 
 def _seconds(run: Callable[[], Any], device: torch.device, most_s: float = MOST_S) -> float:
-    """Call `run` several times and return the shortest time of a call in seconds, without the first call. (Other
-    processes can only add time.) The calls stop after about `most_s` seconds. If `most_s` is infinite, their number is
-    fixed, so that ranks that measure together call `run` equally often."""
+    """Call `run` several times and return the time of the fastest call in seconds. The first call does not count. The
+    fastest is taken because other processes can only add time. `most_s`: no new call begins after about this time. If
+    it is infinite, the number of calls is fixed. This is needed if several ranks measure together, because all of them
+    must call `run` equally often."""
     found: list[float] = []
     begun_s = time.monotonic()
     for _ in range(TRIES + 1):
@@ -178,8 +179,8 @@ def _link(device: torch.device, num_ranks: int) -> tuple[float, float]:
     """Measure the link between ranks by all-reduces. Return its latency in seconds and its bandwidth in bytes per
     second.
 
-    The latency is the time of a small all-reduce, divided by the number of ranks - 1. It includes waiting for other
-    ranks, because the ranks compute between all-reduces, as in a training step."""
+    The latency is the time of a small all-reduce, divided by `num_ranks - 1`. As in a training step, the ranks compute
+    between the all-reduces. So the latency includes the time in which ranks wait for others."""
     one = torch.randn(BETWEEN, BETWEEN, device=device)
     small, large = (torch.ones(size, device=device) for size in (1, MESSAGE // 4))
 

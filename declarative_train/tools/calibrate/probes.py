@@ -1,9 +1,10 @@
-"""Probes: training steps of tiny models. Their time is overhead of the host, because their arithmetic takes almost no
-time.
+"""Probes: training steps of tiny models. Their arithmetic takes almost no time, so their time is the overhead of the
+host.
 
-The planner's constants for the host are fitted to the probes, one after the other in the order of `STEPS`. With the
-fitted constant, the predicted time of a probe, or of the difference between two probes, equals the measured time. So a
-constant includes work that the planner does not count (views, hooks, modules)."""
+The planner predicts this overhead with constants, such as the time of one call. The probes are timed, and the constants
+are fitted to them one after the other, in the order of `STEPS`. With a fitted constant, the predicted time of its probe
+equals the measured time. For some constants, this holds for the difference between two probes instead. A constant
+includes work that the planner does not count (views, hooks, modules)."""
 
 from __future__ import annotations
 

@@ -98,7 +98,8 @@ def _explain_unusable(each: ColumnValues) -> str:
 
 
 def _explain_no_word(each: ColumnValues) -> str:
-    """Return the reason why the texts in the column `each` are neither categories nor dates, or "" if they are."""
+    """Return the reason why a column of texts cannot be used as a category, for example "free text". Return "" if it
+    can be used as a category, or as a date."""
     several = list(each.words)[:1000]
     if find_format(each.name, each.values[each.present]) is not None:
         return ""
@@ -138,8 +139,8 @@ def _shared(name: str, what: str) -> str:
 
 
 def _counts_groups(each: ColumnValues) -> bool:
-    """Return whether the column `each` numbers groups of rows: in the order of the file, its values are like 1, 1, 1,
-    2, 2, 3, with at least 20 groups of fewer than 20 rows on average."""
+    """Return whether the column `each` only counts groups of rows, such as 1, 1, 1, 2, 2, 3 from the first row to the
+    last. There must be at least 20 groups, with fewer than 20 rows on average."""
     import numpy as np
 
     rows = each.words.total()

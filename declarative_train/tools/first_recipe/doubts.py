@@ -40,9 +40,9 @@ def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
 
 
 def _number_parts(each: ColumnValues, both: np.ndarray) -> np.ndarray | None:
-    """Divide the values of the column `each` into parts: one for each value or, if there are many different numbers,
-    one for each range of numbers. Return the index of the part for each row in `both`, the mask of rows that have a
-    value in this column and in the target. Return None if a value has too few rows on average."""
+    """Divide the values of the column `each` into groups, and return the number of the group for each row in `both`.
+    Each value is a group; if there are many different numbers, each range of numbers is a group. Return None if a group
+    would have too few rows on average. `both`: mask of the rows that have a value in this column and in the target."""
     import numpy as np
 
     values = each.values[both]

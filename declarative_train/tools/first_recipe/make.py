@@ -71,9 +71,9 @@ def _make_relative(source: Dataset, data: str, path: Path) -> Dataset:
 
 
 def _choose_seed(table: Table, target: TargetColumn, sizes: Sizes) -> tuple[int, Mapping[str, Sequence[object]]]:
-    """Return the seed of the split, and a dict from each set that lacks classes to these classes. The seed is the first
-    one with which every class has a row in the training set. Rare classes may be missing in other sets. Raises
-    UnusableError if there is no such seed."""
+    """Choose the seed with which rows are split into sets, so that the training set has a row of every class. Return
+    the seed, and a dict from each other set that lacks classes to these classes. Raises UnusableError if no seed does
+    this. For a large table or a target without classes, return 0 and {}."""
     import numpy as np
 
     if not target.classes or table.num_rows > LOOKED_AT:

@@ -138,8 +138,9 @@ def _not_empty(path: str, table: Table) -> Table:
 
 
 def _guess_conventions(table: Table) -> dict[str, object]:
-    """Return the keys to set for the source of a table (`decimal`, `missing_values`), because otherwise its numbers
-    would be read as texts."""
+    """Return settings for the source of a table: `decimal` if numbers have a decimal comma, `missing_values` if words
+    stand for missing numbers. Without them, such columns would be read as texts. Settings that are not needed are left
+    out."""
     texts = [name for name, column in table.columns.items() if column.dtype == "object"]
     if not texts:
         return {}
@@ -161,9 +162,10 @@ def _guess_conventions(table: Table) -> dict[str, object]:
 
 
 def _reads_as_numbers(counts: Counter[str], number: re.Pattern[str], needs: str = "") -> bool:
-    """Return whether a column of texts seems to contain numbers in the notation `number`. At least half of the rows
-    must have a number, in this notation or with a decimal point. At least one value in this notation must contain the
-    text `needs`. `counts`: how many rows have each value."""
+    """Return whether a column of texts seems to contain numbers in the notation `number`, such as one with a decimal
+    comma. Two conditions must hold. At least half of the rows are numbers in this notation or with a decimal point. At
+    least one value in this notation contains the text `needs`. `counts`: for each value, the number of rows that have
+    it."""
     like = sum(n for word, n in counts.items() if number.fullmatch(word) or _NUMBER.fullmatch(word))
     return like * 2 >= counts.total() and any(number.fullmatch(word) and needs in word for word in counts)
 
@@ -187,7 +189,7 @@ def rows_to_inspect(table: Table) -> slice | np.ndarray:
 
 
 def columns_in_words(path: str, name: str | None = None) -> str:
-    """Return the names of possible target columns as text. `name`: the table of an SQLite file that has several. Raises
-    SourceError and UnusableError."""
+    """Return the first 40 columns of a data file as text, for a user who must choose a target column. `name`: the
+    table, if `path` is an SQLite file with several. Raises SourceError and UnusableError."""
     names = list(open_source(path, name)[1].columns)
     return f"its columns: {', '.join(names[:40])}" + (", ..." if len(names) > 40 else "")

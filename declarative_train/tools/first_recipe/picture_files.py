@@ -113,8 +113,8 @@ def _values(table: Table, column: str, rows: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _header(value: Any, column: Column, field: ImageField) -> tuple[tuple[int, int], str]:
-    """Return the size (width, height) of a picture and Pillow's mode, from the header of its file. `value`: the path or
-    the bytes of the file; if it is an OSError of an earlier read, this error is raised. Raises OSError and
+    """Return the size (width, height) and Pillow's mode of one picture, from the header of its file. `value`: the
+    file's path, or its bytes, or the OSError of an earlier attempt to read it, which is raised. Raises OSError and
     MissingPackageError."""
     try:
         Image = pillow_image()
@@ -130,9 +130,9 @@ def _header(value: Any, column: Column, field: ImageField) -> tuple[tuple[int, i
 
 
 def find_files_column(table: Table, folder: str, target: str) -> tuple[str, str] | None:
-    """Return the column with paths of pictures, and the folder to which the paths are relative. Return None if no
-    column has such paths. `folder` and the folders in it are searched for the files. `target`: a column that is not
-    considered. Raises UnusableError if none of the files is found."""
+    """Find the column of a table that has paths of pictures. Return its name, and the folder to which the paths are
+    relative. This is `folder` or a folder directly in it. Return None if no column has such paths. `target`: a column
+    that is not considered. Raises UnusableError if none of the files exists."""
     import numpy as np
 
     rows = np.linspace(0, table.num_rows - 1, min(table.num_rows, _AT_ONCE)).astype(np.int64)

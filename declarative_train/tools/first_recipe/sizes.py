@@ -30,7 +30,8 @@ class Sizes:
 
 
 def fractions_for(num_rows: int) -> dict[str, float]:
-    """Return the fraction of the rows in each set, by set, except the training set, which gets the other rows."""
+    """Return the fraction of the rows that the set `validation` gets, and the set `test` if there are enough rows. The
+    training set is not in the dict: it gets all other rows."""
     if num_rows < _WITH_TEST:
         return {"validation": 0.2}
     return dict.fromkeys(("validation", "test"), 0.1 if num_rows >= _MANY else 0.15)

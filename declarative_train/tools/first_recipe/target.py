@@ -48,8 +48,9 @@ class TargetColumn:
 
     @property
     def empty_classes(self) -> list[int]:
-        """Whole numbers between the smallest and the greatest class that no row has as its class. Empty if there are
-        many of them, or if classes are not numbers."""
+        """If the classes are whole numbers, the numbers between the smallest and the largest class that are not a
+        class, because no row has them. Empty if they are at least as many as the classes, or if classes are not
+        numbers."""
         if not self.classes or self.values.is_text or self.values.column.dtype == "bool":
             return []
         found = {int(str(float(str(each))).partition(".")[0]) for each in self.classes}
@@ -66,8 +67,8 @@ class TargetColumn:
 
     @property
     def is_skewed(self) -> bool:
-        """Return whether values on one side of the median reach much farther than those on the other, as amounts and
-        counts do; False for classes. A few values far from all others do not change the answer."""
+        """True if the values are numbers that reach much farther from the median on one side than on the other, as
+        prices do. The farthest tenth on each side is not considered."""
         import numpy as np
 
         least, median, most = np.quantile(self.values.values[self.values.present].astype(np.float64), (0.1, 0.5, 0.9))

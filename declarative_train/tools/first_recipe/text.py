@@ -304,8 +304,8 @@ def list_commands(*lines: tuple[str, str]) -> Iterator[str]:
 
 
 def comment(text: str, margin: int = 0, hanging: int = 0) -> list[str]:
-    """Return a text as lines of a YAML comment. Line breaks in it are replaced by blanks. `margin`: number of blanks
-    before each `#`. `hanging`: indentation of all lines except the first."""
+    """Return a text as the lines of a YAML comment, broken to fit the width. Line breaks in the text become blanks.
+    `margin`: number of blanks before the `#` of each line. `hanging`: indentation of the lines after the first."""
     whole = " ".join(text.split())
     begin = f"{' ' * margin}# "
     return wrap(

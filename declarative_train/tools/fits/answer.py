@@ -107,7 +107,8 @@ class Fits:
 
 
 def usable_bytes(plan: Plan) -> int:
-    """Return the bytes of a device's memory that a plan can use. The plan must have an estimate for a GPU."""
+    """Return how many bytes of a GPU's memory a plan may use: all except a reserve. The plan must have an estimate for
+    a GPU."""
     from declarative_train.planner.auto.target import RESERVE
 
     assert plan.estimate is not None
@@ -116,15 +117,15 @@ def usable_bytes(plan: Plan) -> int:
 
 
 def may_fit(plan: Plan) -> bool:
-    """Return whether the plan may fit although its estimated memory is too large, because estimates have an error. If
-    so, layouts with less sharding are worth trying."""
+    """Return whether the plan may fit. Its estimated memory must fit or be only a little too large, because the
+    estimate may be too high. If so, layouts with less sharding are worth trying."""
     from declarative_train.planner.auto.choose import TOO_HIGH
 
     return peak_bytes(plan) <= TOO_HIGH * usable_bytes(plan)
 
 
 def peak_bytes(plan: Plan) -> int:
-    """Return the bytes of memory that a step needs on the device that needs most."""
+    """Return how many bytes of memory a step needs on one device: on the device that needs most."""
     return max(each.of_step for each in plan.memory)
 
 

@@ -101,8 +101,9 @@ def _answer(source: Source, budget: float, price: float | None) -> Fits:
 
 
 def first_plan(source: Source) -> Plan:
-    """Return the plan of a recipe. The layout of a published model, or of a recipe with `parallelism: auto`, is the one
-    that `auto` chooses. If no layout fits, everything is sharded. Raises DtrainError."""
+    """Return the plan of a recipe. If the recipe has `parallelism: auto` (as that of a published model has) and no
+    layout fits, return the plan that shards all parameters over all GPUs. Raises DtrainError for any other error in the
+    recipe."""
     try:
         return source.plan({})
     except DtrainError as error:
@@ -112,8 +113,8 @@ def first_plan(source: Source) -> Plan:
 
 
 def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[CandidatePlan]]:
-    """Compile the plan with each change and in each other layout. Return the changes, the most useful first, and the
-    layouts that fit, the fastest first."""
+    """Try what could be changed in a plan. Return the changes, each with the memory and step time that result, the most
+    useful first. Return also the layouts that fit, the fastest first."""
     usable = usable_bytes(plan)
     works: dict[str, Callable[[], Any]] = {}
     does_fit = peak_bytes(plan) <= usable
@@ -135,8 +136,8 @@ def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[Candidate
 
 
 def axes_of(plan: Plan) -> Settings:
-    """Return the value of `parallelism` that gives the layout of a plan. Without a pipeline, the value is also valid
-    for other numbers of GPUs, because the size of the last data-parallel axis is `all`."""
+    """Return the value of `parallelism` in a recipe that gives the layout of a plan. Without a pipeline, the last axis
+    of data parallelism has the size `all`, so that the value can also be used with other numbers of GPUs."""
     layout = plan.layout
     sizes = {axis.name: axis.size for axis in layout.mesh}
     data: Settings = {name: size for name, size in sizes.items() if name in ("replicate", "shard")}

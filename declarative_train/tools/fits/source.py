@@ -52,7 +52,8 @@ def _words(gpu: Hardware) -> set[str]:
 
 
 def _model(gpu: Hardware) -> str:
-    """Return the part of a GPU's name that is the same for all its forms (sxm, pcie) and memory sizes."""
+    """Return the model in a GPU's name, such as `a100`. GPUs of one model may have several names, which differ in the
+    form of the board (sxm, pcie) and the memory size."""
     first, _, rest = gpu.name.partition("-")
     return rest if first == "rtx" else first
 

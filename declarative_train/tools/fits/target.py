@@ -55,9 +55,9 @@ class ModelTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Inputs and targets that a published model needs in a recipe. `input`: what the model reads. `target`: what it
-    learns to predict, the next token or a label. `head`: whether the recipe must add an output layer. `is_decoder_fed`:
-    whether the model has a decoder that reads the tokens too."""
+    """What the recipe of a published model must contain. `input`: what the model reads, tokens or a picture. `target`:
+    what it learns to predict, the next token or a label. `head`: the recipe must add an output layer. `is_decoder_fed`:
+    the model has an encoder and a decoder, and the decoder reads the tokens too."""
 
     input: Literal["tokens", "picture"]
     target: Literal["next", "label"]
@@ -159,9 +159,10 @@ def _shape_of(config: Mapping[str, Any], block: str | None) -> _Shape:
 
 
 def _base_shape(config: Mapping[str, Any], name: str, feeds: bool) -> _Shape:
-    """Return what a model reads if it is published without an output layer, or with an unknown one. This follows from
-    its main input in transformers (`input_ids` or `pixel_values`). `name`: the class of the model, "" if unknown.
-    `feeds`: whether the model has a decoder that also reads the tokens. Raises TargetError."""
+    """Return what a model reads, for a model that is published without an output layer or with an unknown one. Its main
+    input in transformers decides: tokens for `input_ids`, a picture for `pixel_values`. Other inputs raise TargetError.
+    `name`: the class of the model, or "" if unknown. `feeds`: whether the model has a decoder that reads the tokens
+    too."""
     main = _main_input(config, name)
     if main == "input_ids":
         return _Shape("tokens", "label", head=True, is_decoder_fed=feeds)

@@ -64,8 +64,8 @@ def analyse(path: str, text: str, *, full: bool) -> Analysis:
 
 
 def try_fixes(now: Analysis, lines: range) -> Analysis:
-    """Return the analysis `now` with fixes added to the diagnostics on these lines of the file. Fixes are found by
-    trying edits and repeating the static checks."""
+    """Return the analysis `now` with more fixes, for the diagnostics on these lines of the file. To find a fix, edits
+    of the text are tried: each edited text is checked statically."""
     here = [each for each in now.diagnostics if each.span.path == now.path and each.span.line in lines]
     if all(each.fixes for each in here):
         return now
@@ -78,9 +78,9 @@ def try_fixes(now: Analysis, lines: range) -> Analysis:
 
 
 def earlier_diagnostics(before: Analysis | None, now: Analysis) -> list[Diagnostic]:
-    """Return diagnostics of the last full analysis (`before`) that a static analysis (`now`) cannot find. They are
-    shown until the next full analysis if their lines have not changed, so that they do not flicker while the user
-    types."""
+    """Return the diagnostics of the last full analysis (`before`) that are still shown with the analysis `now`. A
+    static analysis cannot find them again. They are shown until the next full analysis if their lines have not changed,
+    so that they do not flicker while the user types."""
     if before is None or not before.is_full or now.is_full or now.loaded.recipe is None:
         return []
     old, new = before.text.splitlines(), now.text.splitlines()

@@ -94,8 +94,9 @@ def _places(node: YamlNode, path: Path) -> Iterator[tuple[Path, Span]]:
 
 
 def _values(recipe: Recipe, path: Path, file: str) -> str:
-    """Return Markdown with the resolved values at `path` and below it, including defaults, and the place where each is
-    set. Return "" if there are none. `file`: the open file. A place in this file is given without its name."""
+    """Return Markdown with the resolved values at `path` and below it. Each value has the place where it is set, or
+    `default`. Return "" if there are no values. `file`: the file that is open. A place in this file is shown as a line
+    number only."""
     leaves = list(recipe.leaves())
     exact = next((leaf for leaf in leaves if path[: len(leaf.path)] == leaf.path), None)
     if exact is not None:
@@ -135,7 +136,8 @@ def _origin(leaf: Leaf, file: str) -> str:
 
 
 def _list_replaced(analysis: Analysis, path: Path) -> str:
-    """Return a text with the values that bases have at `path` and that the recipe's own value replaces."""
+    """Return a text on the values at `path` in bases (recipes that this one extends) that the recipe itself replaces.
+    Each line has a value's place and the reason. Return "" if there are none."""
     dropped = analysis.document.dropped if analysis.document is not None else ()
     return "\n".join(
         f"{_join_path(each.path)} of {FilePath(each.span.path).name}:{each.span.line}: {each.reason} here"

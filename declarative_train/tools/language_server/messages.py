@@ -135,8 +135,8 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class NamesAt:
-    """Places of the symbol that is at a position of a recipe. `here`: the place at this position. `found`: all places
-    of the same symbol. `everything`: the places of all symbols."""
+    """The symbol at a position of a recipe, and where it occurs. `here`: its occurrence at this position. `found`: all
+    its occurrences. `everything`: the occurrences of all symbols in the recipe."""
 
     messages: Messages
     here: Occurrence

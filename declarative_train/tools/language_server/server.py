@@ -47,9 +47,14 @@ Handler = Callable[[Any], Awaitable[object]]
 
 @dataclass(slots=True)
 class OpenRecipe:
-    """File that is open in the editor. `newest`: its last finished analysis, whose text may be older. `full`: the last
-    full analysis. `known`: the last analysis without an error. `work`: the running analysis. `published`: messages that
-    were sent to the editor, by the address of their file."""
+    """File that is open in the editor, with its text.
+
+    newest     its last finished analysis; the text may have changed since then
+    full       its last analysis that also checked data and shapes
+    known      its last analysis without an error
+    work       the analysis that is running, or None
+    published  messages that the editor shows now, by the address of their file
+    """
 
     uri: str
     path: str

@@ -22,8 +22,8 @@ EDGES = ("input", "inputs", "target", "mask")
 
 
 class Symbol(NamedTuple):
-    """Name that a recipe defines. `kind`: field, node, block, input, param, var or term. `scope`: the path of the
-    mapping or list that contains its definition."""
+    """Name that a recipe defines. `kind`: field, node, block, input, param, var or term. `scope`: path of the mapping
+    or list that contains the definition. Two symbols of one name may have different scopes."""
 
     kind: str
     scope: Path
@@ -156,8 +156,8 @@ class _Finder:
                     yield Occurrence(symbol, lines.span(*found.span(2)), False)
 
     def _inside(self, span: Span, name: str) -> Span | None:
-        """Return the exact position of `name` within the YAML key or list item at `span`, which may have quotes. Return
-        None if the file is not part of the document, or if the text at `span` does not contain the name."""
+        """Return the exact position of `name` in a YAML key or list item. `span`: position of this key or item, which
+        may include quotes. Return None if `name` is not in it, or if the text of its file is not known."""
         lines = self._lines.get(span.path)
         if lines is None:
             return None
@@ -228,7 +228,7 @@ def _is_block(path: Path) -> bool:
 
 
 def earlier_line(text: str, line: int, before: str) -> int | None:
-    """Return the number that line `line` of a text had in the earlier text `before`, or None if the line is new. Lines
+    """Return which line of the earlier text `before` is line `line` of `text`. Return None if the line is new. Lines
     count from 1."""
     new, old = text.splitlines(), before.splitlines()
     if not 1 <= line <= len(new):

@@ -16,10 +16,14 @@ SHORTEST_LEAD_S, LEAD_ROUND_S = 120, 10
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Resources of a job. A task is a process that the cluster starts: a rank, or the single process of `dp`. `cores`:
-    CPU cores per task. `minutes`: time limit, None if unknown. `time_reason`: text that says where the time limit comes
-    from. `lead_s`: seconds that a run needs to end after a signal. `max_restarts`: how often the job may be started
-    again."""
+    """Resources of a job. A task is a process that the cluster starts: a rank, or the single process of mode `dp`.
+
+    cores         CPU cores of each task
+    minutes       time limit of the job, None if unknown
+    time_reason   text that says where the time limit comes from
+    lead_s        seconds that a run needs to save and end after a signal
+    max_restarts  how often the job may be started again
+    """
 
     num_nodes: int
     tasks_per_node: int

@@ -21,8 +21,8 @@ PORT = 29500
 @dataclass(frozen=True, slots=True)
 class Engine:
     """Engine for which a job file is written. `file`: name of the job file. `submit`: the command that submits it.
-    `is_here`: whether the engine's machines share this disk, so that they use this environment. `sweeps`: whether it
-    can run sweeps. `is_copied`: whether it copies the working directory to its machines."""
+    `is_here`: the job sees the disk of this machine, so that it uses the same Python environment. `sweeps`: the engine
+    can run sweeps. `is_copied`: the engine copies the working directory to its machines."""
 
     file: str
     submit: tuple[str, ...]

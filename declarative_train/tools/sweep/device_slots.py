@@ -55,8 +55,9 @@ def visible_gpus() -> list[str]:
 
 
 def _assign_cores(at: int, count: int, ranks: int) -> DeviceSlot:
-    """Return slot number `at` of `count` slots, with its share of the cores. It has all cores if it is the only slot,
-    or if there are fewer cores than slots. `ranks`: number of ranks in a slot, among which its threads are divided."""
+    """Divide the cores of this machine into `count` equal shares, and return the slot with number `at` and its share.
+    The slot is not restricted to some cores if it is the only one, or if there are fewer cores than slots. `ranks`:
+    number of ranks in a slot; each gets an equal part of the slot's threads."""
     cores = own_cores()
     share = len(cores) // count
     if count == 1:

@@ -39,8 +39,8 @@ class Point:
 
     @property
     def key(self) -> str:
-        """Text that identifies the point when the sweep is resumed. It has the values of the point and, if they were
-        drawn, the index of the point."""
+        """Text by which a resumed sweep recognises the point: its values. If the values were drawn at random, they may
+        occur twice, so the text also has the index of the point."""
         values = json.dumps(self.values, sort_keys=True)
         return f"{self.number} {values}" if self.is_drawn else values
 
@@ -126,8 +126,9 @@ def _draw(choice: SweepChoice, random: Any) -> Node:
 
 
 class OptunaSearch(Search):
-    """Search by optuna. `folder`: the folder of its journal. A resumed sweep first repeats the points that were
-    interrupted. Points that ended before count as trials."""
+    """Search by optuna. `folder`: the folder of its journal. A resumed sweep first runs the points again that were
+    interrupted. The number of points that the recipe allows (`trials`) includes those from before the sweep was
+    resumed."""
 
     def __init__(
         self,
@@ -218,8 +219,9 @@ class OptunaSearch(Search):
 
 
 def corners(choices: Sequence[SweepChoice]) -> list[Point]:
-    """Return the points that are checked before an adaptive search starts. Each has one of the values of one setting in
-    `choices`, and the first values of all other settings."""
+    """Return the points that are checked for errors before an adaptive search starts. The first point has the first
+    value of every setting. Each other point has another value of one setting only. `choices`: the settings to vary; the
+    values to check are the `samples` of each."""
     first = {choice.key: choice.samples()[0] for choice in choices}
     rows = [first, *(first | {choice.key: node} for choice in choices for node in choice.samples()[1:])]
     return [point_of(number, row) for number, row in enumerate(rows)]

@@ -12,14 +12,16 @@ from declarative_train.tools.verify.step_files import Place, part_at, pieces
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Largest differences that rounding may cause, relative to the largest element of the compared tensor.
+    """Bounds for the differences between ranks and one process: rounding alone causes no larger ones. They are relative
+    to the largest element of the compared tensor, except `node` and `floor`.
 
     start      for initial values
     node       for the output of a node, relative to the sum of its absolute values for a sample
     gradient   for a gradient, and for a loss
-    floor      fraction of the model's largest gradient: smaller gradients are compared relative to it, because they are
-               mostly rounding
-    update     for the change of a parameter, computed from equal gradients"""
+    floor      a fraction of the model's largest gradient; a smaller gradient is compared relative to this fraction,
+               because it is mostly rounding
+    update     for the change of a parameter, computed from equal gradients
+    """
 
     start: float
     node: float
@@ -39,12 +41,13 @@ WIDE = {"tf32": Bounds(1e-6, 1e-2, 3e-2, 1e-2, 1e-3)}
 
 @dataclass(slots=True)
 class Deviation:
-    """Largest absolute difference in a rank's part of a tensor. At index `at`, the rank has `found`, the single process
+    """How a rank's part of a tensor differs from the same part in the single process. `difference`: the largest
+    absolute difference. It is at index `at` of the whole tensor, where the rank has `found` and the single process has
     `expected`.
 
-    `places`: the blocks of the tensor that the rank has. `ratio`: the factor that brings the expected values nearest to
-    the found ones. `rest`: the largest difference after multiplying by `ratio`. `digest`: hash of the values, for
-    comparison between ranks."""
+    `places`: position and shape of each block of the tensor that the rank has. `ratio`: the factor by which the
+    expected values must be multiplied to come nearest to the found ones. `rest`: the largest difference that remains
+    then. `digest`: sum of the rank's values; ranks with the same part must have equal sums."""
 
     difference: float = 0.0
     at: tuple[int, ...] = ()

@@ -122,8 +122,9 @@ class _Comparer:
         return Comparison(tuple(self._rows), tuple(self._findings), self._bounds)
 
     def _judge(self, kind: Kind, found: Iterable[tuple[str, list[tuple[float, int]]]], bound: float) -> None:
-        """Add a row for a kind of value, and a finding for each name whose difference exceeds `bound` on some rank.
-        `found`: for each name, the pairs (difference, rank)."""
+        """Add a row to the table for one kind of value, such as gradients. Add a finding for each name, such as a
+        parameter, whose difference exceeds `bound` on some rank. `found`: each name, with its pairs (difference,
+        rank)."""
         largest, count = 0.0, 0
         for name, differences in found:
             worst = max(differences, default=(0.0, 0))
@@ -198,9 +199,9 @@ class _Comparer:
         ]
 
     def _statistic(self, name: str) -> list[tuple[float, int]]:
-        """Return (difference, rank) for each rank that has the running statistic `name`. The difference is relative to
-        the change of this statistic in the step, but at least to a fraction (`Bounds.floor`) of the largest change of
-        any statistic."""
+        """For each rank that has the running statistic `name`, return a pair (difference, rank). What rounding may
+        explain is subtracted from the difference. The rest is divided by how far this statistic moved in the step. If
+        it moved very little, the divisor is a fraction (`Bounds.floor`) of the largest movement of any statistic."""
         records = self._index.statistics
         furthest = max(record.moved for record in records.values())
         size = max(records[name].moved, self._bounds.floor * furthest)
@@ -234,8 +235,8 @@ class _Comparer:
         self._judge("loss", losses, self._bounds.gradient)
 
     def _place_of_items(self, rank: int) -> tuple[int, ...]:
-        """Return the coordinates of a rank along all axes except `pipeline` and `tensor`. Ranks with equal coordinates
-        sum the same items of a loss."""
+        """Return a key for the loss items that a rank sums: ranks with equal keys sum the same items. The key is the
+        rank's coordinates along all axes of the mesh except `pipeline` and `tensor`."""
         place = self._plan.layout.ranks[rank].coordinates
         return tuple(at for axis, at in place.items() if axis not in ("pipeline", "tensor"))
 
@@ -339,7 +340,7 @@ def _relative(difference: float, size: float) -> float:
 
 
 def first_of_each(findings: Iterable[Finding]) -> Iterator[tuple[Finding, int]]:
-    """Yield the first finding of each kind of value, and how many findings of this kind there are."""
+    """For each kind of value with findings, yield its first finding and the number of its findings."""
     by_kind: dict[str, list[Finding]] = {}
     for finding in findings:
         by_kind.setdefault(finding.kind, []).append(finding)

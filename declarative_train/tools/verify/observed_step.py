@@ -42,15 +42,16 @@ _ALIVE: list[object] = []  # engines are never freed, as in a run
 
 @dataclass(slots=True)
 class RankReport:
-    """Comparison of one rank with one process.
+    """Result of comparing the step of one rank with the step of one process.
 
-    samples                     index in the global batch -> index of the sample in the set
-    counts, sums                per loss term: how many items it has, and this rank's sum; [] without the loss
-    norm                        norm of all gradients, as this rank computed it
-    nodes                       by path: the largest difference of a sample, and the sample's index in the global batch.
-                                Sums of a sample's values are compared, relative to the largest sum of absolute values
-    start, gradients, updates   deviations by parameter; None for a gradient that the rank does not have
-    statistics                  deviations by running statistic
+    samples                    for the index of each row in the global batch, the index of its sample in the set
+    counts, sums               for each loss term, its number of items, and this rank's sum; [] if the rank has no loss
+    norm                       norm of all gradients together, as this rank computed it
+    nodes                      for the path of each layer, the largest difference of its output for a sample, and the index
+                               of this sample in the global batch. Sums of the output's values are compared. The difference
+                               is relative to the largest sum of absolute values
+    start, gradients, updates  deviations by parameter; None for a gradient that the rank does not have
+    statistics                 deviations by running statistic
     """
 
     rank: int
@@ -171,8 +172,9 @@ class _Observer:
                 part.register_forward_hook(lambda _, inputs, output, path=path: take(path, inputs, output))
 
     def _rows_of(self, replica: int, chunk: int) -> Sequence[int]:
-        """Return the indices, in the global batch, of the rows that one call of the model reads, without rows of
-        padding. `chunk`: index of the call in the step. `replica`: in mode `dp`, index of the model copy."""
+        """Return which rows of the global batch one call of the model reads, as indices, without rows of padding.
+        `chunk`: index of the call in the step. `replica`: index of the model's copy in the process; only mode `dp` has
+        several."""
         if chunk >= len(self._positions):
             return ()
         positions = self._positions[chunk]
@@ -205,7 +207,8 @@ class _Observer:
         }
 
     def totals(self, result: StepResult) -> tuple[list[float], list[float]]:
-        """Return the number of items by which each loss term is divided, and this rank's sum of each loss term."""
+        """Return two lists with a number for each loss term. The first has the number of items by which the term's sum
+        is divided. The second has this rank's sum of the term."""
         counts = result.counts.tolist() if isinstance(result.counts, torch.Tensor) else list(result.counts)
         sums = [sum(float(value) for value in term) for term in zip(*result.sums, strict=True)]
         return [float(each) for each in counts], sums

@@ -38,9 +38,9 @@ class GradientRow:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Result of the checks of a plan. `num_classes`: how many kinds of ranks there are (ranks of a kind do the same
-    with other rows). `rows`: one row for each way in which gradients are reduced. `problems`: a sentence for each
-    mistake."""
+    """Result of the checks of a plan. `problems`: a sentence for each mistake. `rows`: a row for each way in which
+    gradients are reduced. `num_classes`: number of kinds of ranks. Two ranks are of one kind if they do the same with
+    different rows of the batch."""
 
     num_classes: int
     rows: tuple[GradientRow, ...]
@@ -73,8 +73,8 @@ def _check_ranks(plan: Plan) -> Iterator[str]:
 
 
 def _check_rows(plan: Plan) -> Iterator[str]:
-    """Yield a sentence for each mistake in the rows that ranks read: each row of a global batch must count exactly
-    once, and the scale of the loss must cancel the averaging of gradients over ranks."""
+    """Yield a sentence for each mistake in how the global batch is divided. Each row must count exactly once. Gradients
+    are averaged over ranks, so the loss of each rank must be multiplied by a factor that cancels the division."""
     batch, layout = plan.batch, plan.layout
     read = batch.data_parallel_size * batch.accumulation * batch.microbatch_size * batch.num_microbatches
     if read != batch.global_batch_size:
@@ -151,9 +151,9 @@ def _check_schedule(grid: tuple[tuple[str, ...], ...], num_stages: int, num_micr
 
 
 def _users(graph: Graph, stages: tuple[tuple[str, ...], ...], plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Return a dict from each parameter to the stages that use it; tied parameters count as one. A stage uses a
-    parameter if the stage contains the parameter's node, a node that calls this node again, or the node of a tied
-    parameter."""
+    """Return a dict from each parameter to the indices of the pipeline stages that use it. Tied parameters are one
+    entry. A stage uses a parameter if it contains one of three nodes: the node of the parameter, a node that calls this
+    node again, or the node of a tied parameter. `stages`: the names of the nodes in each stage."""
     stage_of = {name: number for number, names in enumerate(stages) for name in names}
     by_node = {node.name: {stage_of.get(node.name, -1)} for node in graph.nodes}
     for node in graph.nodes:
@@ -218,8 +218,9 @@ def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
 
 
 def _name_in_model(path: str, found: LayerCut | str | None, experts: LayerCut | str | None) -> Cuts:
-    """Return how the layer at `path` is divided, with parameter names of the model (`path.weight`). `found`, `experts`:
-    how the layer is divided over `tensor` and over `expert`, with parameter names of the layer (`weight`)."""
+    """Return how the parameters of the layer at `path` are divided, under their names in the model, such as
+    `path.weight`. `found`: how the layer is divided over `tensor`. `experts`: how its experts are divided over
+    `expert`. Both have names in the layer, such as `weight`. They are ignored if they are not a LayerCut."""
     cuts = Cuts()
     if isinstance(found, LayerCut):
         own = {f"{path}.{name}": cut for name, cut in found.parameters.items()}

@@ -47,9 +47,9 @@ def _in_float64(plan: Plan) -> Plan:
 
 
 def one_process(plan: Plan, *, in_microbatches: bool) -> Plan:
-    """Return a plan of the same step in one process, without mesh axes, compilation and recomputation. The whole batch
-    is in one forward. But if `in_microbatches`, or if a node computes over all samples of a microbatch, there is one
-    forward for each microbatch of a rank."""
+    """Return the plan for the same step in one process: without mesh axes, compilation and activation checkpointing.
+    One forward computes the whole batch. There is one exception: if `in_microbatches`, or if a node or loss depends on
+    the size of a microbatch, each forward computes as many rows as a microbatch of a rank has."""
     batch, layout = plan.batch, plan.layout
     size = batch.global_batch_size
     if in_microbatches or depends_on_microbatches(plan):

@@ -11,8 +11,9 @@ from declarative_train.plan.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Reduction of a gradient over ranks. `axis`: the axis of the mesh along which these ranks differ. None: the
-    reduction is over the replicas of one process (`dp`)."""
+    """One reduction of a gradient: its sum or mean (`how`) over some ranks. `axis`: the reduction is over the ranks
+    along this axis of the mesh. None: it is over the model's copies in one process (mode `dp`). `collective`: the
+    communication that does it."""
 
     how: Literal["sum", "mean"]
     axis: Axis | None

@@ -86,8 +86,9 @@ class StepFiles:
 
 
 def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Yield the values of each block of a tensor that this rank has, and the index of the block's first element in the
-    whole tensor. `tensor`: the rank's part. `cut`: how the whole tensor is divided; None: not at all, or by rows."""
+    """For each block of a tensor that this rank has, yield its values and the index of its first element in the whole
+    tensor. `tensor`: the parameter or gradient on this rank. `cut`: how layers divide the whole tensor. If it is None,
+    the tensor is whole, or it is sharded by rows."""
     if cut is not None:
         yield from blocks_of(tensor, cut)
         return
@@ -98,8 +99,9 @@ def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.
 
 
 def pieces(values: torch.Tensor, first: tuple[int, ...]) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Split a block of a tensor into pieces of a few rows. Yield the values of each piece, and the index of their first
-    element in the whole tensor. `first`: index of the block's first element."""
+    """Split one block of a tensor into smaller blocks of a few rows. For each smaller block, yield its values and the
+    index of its first element in the whole tensor. `values`, `first`: the values of the given block, and the index of
+    its first element in the whole tensor."""
     if not values.dim():
         yield values, first
         return
