@@ -118,9 +118,9 @@ class Agent:
                     return
 
     def _look(self) -> Order:
-        """Send this agent's status to the coordinator and return the newest order. If the last exchange is less than
-        `LOOK_S` ago, do not send, and return the order of that exchange. Raises Refused if the coordinator does not
-        accept this agent."""
+        """Send this agent's status to the coordinator and return its order. At most one exchange happens in `LOOK_S`
+        seconds; a call before that returns the last order. Raises Refused if the coordinator does not accept this
+        agent."""
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
@@ -292,8 +292,9 @@ class Link:
         threading.Thread(target=self._work, name="link", daemon=True).start()
 
     def exchange(self, status: NodeStatus) -> Order:
-        """Pass the newest status to the thread, and return the newest order. Raises HeadLost if the store does not
-        answer. While ranks work, also raise HeadLost if the coordinator does not answer."""
+        """Pass the newest status to the thread that sends it, and return the newest order that the thread received.
+        Raises HeadLost if the store does not answer or, while ranks work, if the coordinator's process does not
+        answer."""
         self._status = status
         now_s = time.monotonic()
         if self._error or now_s - self._answered_s > LOST_S:

@@ -40,9 +40,11 @@ def allow_connections() -> None:
 
 def interface_to(address: str) -> str | None:
     """Return the network interface through which this machine reaches `address`, the machine of rank 0; None if it is
-    unknown. (gloo's own choice is the address of this machine's name; on Debian this is 127.0.1.1, which no other
-    machine can reach.) Raises RunFailure on the machine of rank 0, if `address` is local and several interfaces are
-    possible."""
+    unknown. If NCCL_SOCKET_IFNAME names one interface, this one is returned. On the machine of rank 0, `address` may be
+    a loopback address; then this raises RunFailure if several interfaces are possible.
+
+    gloo would choose the address of this machine's name. On Debian this is 127.0.1.1, which no other machine can
+    reach."""
     wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
     if wanted and wanted[0].isalnum() and "," not in wanted:
         return wanted

@@ -33,9 +33,9 @@ class RunState:
     epoch: dict[str, Any] = field(default_factory=dict)  # means of the current, unfinished epoch
 
     def adopt_targets(self, plan: Plan) -> list[str]:
-        """Use the metrics that `plan` names for checkpoint.best and training.early_stop from now on. Discard the best
-        value of a metric that `plan` no longer names. Return a notice if the step of the best checkpoint is
-        discarded."""
+        """Take from `plan` which metrics `checkpoint.best` and `training.early_stop` watch. If a metric is not the same
+        as before, discard its best value. Also drop the sums of metrics that the plan no longer has. Return a notice if
+        the run thereby loses its best checkpoint so far."""
         checkpoint, early = plan.checkpoint, plan.training.early_stop
         best_of = f"{checkpoint.best_mode} {checkpoint.best_metric}" if checkpoint and checkpoint.best_metric else None
         stop_of = f"{early.mode} {early.metric}" if early else None
@@ -64,8 +64,8 @@ class RunState:
 
 
 def is_better(value: float, than: float | None, mode: str) -> bool:
-    """Return whether `value` is better than the best value so far, `than` (None: there is none yet). nan is never
-    better. `mode`: min or max."""
+    """Return whether `value` is better than `than`, the best value so far (None: there is none yet). `mode`: `max` if
+    larger values are better, `min` if smaller ones are. nan is never better."""
     if value != value:
         return False
     return than is None or (value > than if mode == "max" else value < than)

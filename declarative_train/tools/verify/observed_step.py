@@ -47,9 +47,9 @@ class RankReport:
     samples                    for the index of each row in the global batch, the index of its sample in the set
     counts, sums               for each loss term, its number of items, and this rank's sum; [] if the rank has no loss
     norm                       norm of all gradients together, as this rank computed it
-    nodes                      for the path of each layer, the largest difference of its output for a sample, and the index
-                               of this sample in the global batch. Sums of the output's values are compared. The difference
-                               is relative to the largest sum of absolute values
+    nodes                      for the path of each layer, the largest difference of its output for a sample, and the
+                               index of this sample in the global batch. Sums of the output's values are compared,
+                               relative to the largest sum of absolute values
     start, gradients, updates  deviations by parameter; None for a gradient that the rank does not have
     statistics                 deviations by running statistic
     """
