@@ -41,8 +41,11 @@ _NAMED = "lora_"
 
 def parameter_settings(rules: Sequence[ParameterRule], names: Iterable[str]) -> dict[str, ParameterSettings]:
     """Return a dict from each parameter in `names` to its settings, by the rules of the recipe. `names`: all parameters
-    of the model. In a model with adapters, the parameters that do not belong to an adapter are frozen, except those
-    that the recipe sets to `frozen: false`."""
+    of the model.
+
+    If the model has adapters, all parameters outside of adapters are frozen, except those that the recipe sets to
+    `frozen: false`.
+    """
     known = list(names)
     if not any(map(is_added, known)):
         return {name: settings_of(rules, name) for name in known}

@@ -161,10 +161,12 @@ class LayoutPlan:
         return any(each.name == axis for each in self.mesh)
 
     def shape_on_rank(self, shape: tuple[int, ...], longest: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Return the shape that a tensor of one sample has on each rank. `shape`: its shape without a layout.
+        """Return the shape that a tensor of one sample has on each rank. `shape`: its shape before the division over
+        ranks.
 
-        With the axis `context`, the first dimension is divided if its size is the length of a whole sequence. This is
-        decided for `longest`, the shape of the tensor in the longest length bucket; None: for `shape`.
+        With the axis `context`, the first dimension is divided if it is that of positions. It is if its size is the
+        length of a whole sequence. `longest`: the shape of the tensor in the longest length bucket, whose first
+        dimension is compared with this length; None: `shape` is compared.
         """
         if self.context is None or (shape if longest is None else longest)[:1] != (self.context.length,):
             return shape
@@ -189,8 +191,8 @@ class LayoutPlan:
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of parts into which a batch is split. Each part has its own ranks or, in mode dp, its own model
-        copy."""
+        """Number of parts into which a batch is split. Each part is computed by its own ranks or, in mode dp, by its
+        own copy of the model."""
         return self.size(*DATA_AXES) * self.num_copies
 
     @property

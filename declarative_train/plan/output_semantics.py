@@ -207,8 +207,9 @@ def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
 
 
 def _parts(field: FieldSpec | None, size: int) -> tuple[str, ...]:
-    """Return the names of `size` classes for a target that has one value for each class (such as a distribution). They
-    are the names of the field's columns if there are as many columns, otherwise the numbers from 0."""
+    """Return the names of the classes of a target that has one value for each class (such as a distribution). `size`:
+    the number of classes. If the field has so many columns, the names are those of the columns; otherwise they are the
+    numbers from 0."""
     return field.columns if field is not None and len(field.columns) == size else _numbers(size)
 
 

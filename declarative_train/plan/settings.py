@@ -72,16 +72,16 @@ def importance(key: str) -> tuple[int, str]:
 
 
 def select_distinguishing(keys: Iterable[str]) -> list[str]:
-    """Return the settings among `keys` that can distinguish runs, the most important first. Logging, for example,
-    cannot."""
+    """Return those of `keys` that say how two runs differ as experiments, the most important first. Keys of logging,
+    for example, are left out."""
     return sorted((key for key in set(keys) if not _UNINFORMATIVE.fullmatch(key)), key=importance)
 
 
 def find_differing(runs: Sequence[Settings]) -> list[str]:
-    """Return the settings that differ between runs, the most important first.
+    """Return the keys of the settings that differ between runs, the most important first.
 
-    A setting is left out if a more important one differs in the same way: for example the width of a node, if the
-    recipe takes it from `vars`.
+    Several settings may differ in the same way, for example a value in `vars` and the width that is taken from it. Only
+    the most important of them is returned.
     """
     found: dict[tuple[str | None, ...], str] = {}
     for key in select_distinguishing({key for settings in runs for key in settings}):

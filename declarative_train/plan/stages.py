@@ -242,8 +242,8 @@ def _value_of_node(parameter: str, place: Mapping[str, P]) -> P:
 def _check_copies(
     site: PlacementInput, pipeline: PipelineAxis, shared: Sequence[SharedParameter]
 ) -> Iterator[Diagnostic]:
-    """Report a tied parameter if two stages that use it are on one rank. Both stages have the same tensor then, which
-    `fully_shard` cannot shard twice."""
+    """Report the first tied parameter that two stages on one rank use, in a mode that shards parameters. Both stages
+    have the same tensor then, which `fully_shard` cannot shard twice."""
     mesh = site.recipe.mode.mesh(site.recipe.layout.num_gpus)
     if mesh is None or size_of(mesh, "shard") == 1:
         return
@@ -259,6 +259,6 @@ def _check_copies(
 
 
 def _cut_span(site: PlacementInput, stage: int) -> Span:
-    """Return the place in the recipe of the cut before stage `stage`. If the cuts are automatic, return the place of
-    the nearest enclosing key that the recipe has."""
+    """Return the place in the recipe of the cut before stage `stage`. If the recipe does not list the cuts, return the
+    place of the nearest key above them that it has, such as `parallelism.pipeline`."""
     return site.recipe.span(("parallelism", "pipeline", "cut_before", stage - 1))

@@ -95,8 +95,8 @@ def _tensor_products(recipe: Recipe, size: int, most_stages: int) -> Iterator[Ca
 
 
 def _data_products(size: int) -> list[tuple[str, DataAxes | None]]:
-    """Return the data-parallel ways to use `size` ranks, fsdp and ddp, as pairs (suffix for the mode's name, axes).
-    For one rank, return the single pair ("", None)."""
+    """Return the ways to use `size` ranks for data parallelism, fsdp and ddp, as pairs (what the name of the mode ends
+    with, axes). For one rank, return the single pair ("", None)."""
     if size == 1:
         return [("", None)]
     return [(f" x fsdp {size}", DataAxes(shard=size)), (f" x ddp {size}", DataAxes(replicate=size))]
@@ -119,9 +119,13 @@ def _stages_per_rank(schedule: Schedule) -> int:
 
 
 def _microbatches(recipe: Recipe, num_ranks: int, size: int, fillings: Sequence[int]) -> list[int]:
-    """Return the numbers of microbatches to try for a pipeline of `num_ranks` ranks. `size`: number of data-parallel
-    copies of the pipeline. `fillings`: desired numbers of microbatches per rank; each is rounded up to a number that
-    divides the batch of one pipeline. If the recipe sets `microbatch_size`, only one number is possible."""
+    """Return the numbers of microbatches to try for a pipeline of `num_ranks` ranks. If the recipe sets
+    `microbatch_size`, only one number is possible.
+
+    `size`: number of data-parallel copies of the pipeline. `fillings`: desired numbers of microbatches per rank. For
+    each, the number for all ranks is increased until it divides the batch of one pipeline; if it would have to be
+    doubled, it is left out. If none is left, the largest divisor up to `num_ranks` is tried.
+    """
     training = recipe.training
     known = (size, training.microbatch_size or 1, training.gradient_accumulation_steps or 1)
     share, rest = divmod(training.global_batch_size, prod(known))

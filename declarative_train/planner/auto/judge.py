@@ -134,8 +134,11 @@ class Judge:
 
     def verdict_of_divided(self, candidate: Candidate, *, is_exact: bool = False) -> LayoutVerdict | None:
         """Return the verdict on a candidate whose ranks divide layers, experts or positions. Return None if the recipe
-        has an error in this mode, or if nothing in the model can be divided in this way. The step time of divided
-        layers is only a lower bound. With `is_exact` it is an estimate, because their kernels are traced."""
+        has an error in this mode, or if nothing in the model can be divided in this way.
+
+        If layers are divided, the step time is only a lower bound. With `is_exact` it is an estimate, because the
+        kernels of the divided layers are traced.
+        """
         recipe = self.recipe._replace(parallelism=candidate.parallelism)
         if any(each.is_error for each in findings(recipe)):
             return None
@@ -229,7 +232,8 @@ class Judge:
 
 
 def findings(recipe: Recipe) -> list[Diagnostic]:
-    """Return the diagnostics of the rules that need only the recipe, without data and graph."""
+    """Return the diagnostics of those rules that need only the recipe. Rules that need the data or the graph are left
+    out."""
     sections: Mapping[str, object] = {name: recipe.section(name) for name in SECTIONS if name != "model"}
     draft = Draft(recipe.tree, sections, recipe.model.scope, tuple(recipe.data.split), recipe.model.rules)
     return [diagnostic for rule in draft_rules() for diagnostic in rule(draft)]

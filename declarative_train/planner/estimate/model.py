@@ -281,11 +281,12 @@ def _count_outputs(node: Node) -> int:
 def _tensors(
     opened: Graph, parameters: Iterable[ParameterPlan], optimizer: Mapping[str, object], averages: bool
 ) -> dict[str, list[tuple[int, int, int, int]]]:
-    """Return a dict from node name to a list with one tuple for each of the node's parameters.
+    """Return the sizes of all parameters by node: a dict from node name to a list with one tuple for each parameter.
 
     The tuple is (elements, trained elements, elements of optimizer state, packed bytes). A parameter stored in fewer
-    bits has only packed bytes; its other numbers are 0. `averages`: the run keeps a moving average of the parameters,
-    which counts as state."""
+    bits has only packed bytes; its other numbers are 0. A tied parameter is left out. `averages`: the run keeps a
+    moving average of the parameters, which counts as state.
+    """
     names = {node.name for node in opened.nodes}
     found: dict[str, list[tuple[int, int, int, int]]] = {}
     for item in parameters:

@@ -83,9 +83,9 @@ class Placement:
         return self.shards.size > 1
 
     def of_experts(self, size: int) -> Placement:
-        """Return the placement of the parameters of experts. Each of `size` ranks has different experts, so fewer
-        devices have the same parameters. `shards` (or `replicas`, if parameters are not sharded) is smaller by the
-        factor `size`."""
+        """Return the placement for the parameters of experts only. `size` ranks divide the experts, so only one device
+        in `size` has the same experts. `shards` (or `replicas`, if parameters are not sharded) is therefore smaller by
+        the factor `size`."""
         if self.sharding is not None:
             return replace(self, shards=DeviceGroup(self.shards.size // size, self.shards.stride * size))
         return replace(self, replicas=DeviceGroup(self.replicas.size // size, self.replicas.stride * size))

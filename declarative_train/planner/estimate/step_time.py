@@ -70,9 +70,9 @@ class StepTime:
 
 
 def interval(step_s: float, machine: Machine) -> tuple[float, float]:
-    """Return the range (low, high) in seconds that contains about 90 of 100 measured steps if `step_s` is the predicted
-    time. Its width is the error of earlier predictions: of published step times to which the constants were not fitted
-    or, with a calibration, of the steps measured for it."""
+    """Return the range (low, high) in seconds that contains about 90 of 100 measured steps whose predicted time is
+    `step_s`. Its width is the error of earlier predictions. With a calibration, these are predictions of the steps
+    measured for it; otherwise they are predictions of published step times to which the constants were not fitted."""
     return step_s * exp(-machine.constants.error), step_s * exp(machine.constants.error)
 
 
@@ -136,9 +136,9 @@ def _seconds(transfers: Iterable[Transfer]) -> float:
 def _repack_s(
     gathered: Iterable[Transfer], reduced: Iterable[Transfer], model: ModelFacts, placement: Placement, machine: Machine
 ) -> float:
-    """Return the seconds in which `fully_shard` copies between tensors and communication buffers. Gathered parameters
-    are copied out of a buffer, in the compute dtype. Gradients are copied into a buffer, and cast to the dtype of the
-    reduction. `gathered`, `reduced`: the transfers of these parameters and gradients."""
+    """Return the seconds in which `fully_shard` copies values between tensors and communication buffers. Gathered
+    parameters are copied out of a buffer, in the compute dtype. Gradients are cast to the dtype of the reduction and
+    copied into a buffer. `gathered`: the transfers of parameters. `reduced`: the transfers of gradients."""
     size = placement.shards.size
     if not placement.is_sharded or placement.sharding is None:
         return 0.0
@@ -257,9 +257,9 @@ def _hops_s(number: int, placement: Placement, machine: Machine) -> tuple[float,
 
 
 def _update_s(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> float:
-    """Return the seconds of the update in a step, which follows the last backward. The optimizer reads parameters,
-    gradients and state, and writes parameters and state. The result has two more parts: the additions of the gradients
-    of each microbatch after the first, and a constant time per step."""
+    """Return the seconds of the update at the end of a step. The optimizer reads parameters, gradients and state, and
+    writes parameters and state. The result also has the additions of the gradients of each microbatch after the first,
+    a constant time per step, and a constant time per tensor."""
     constants = machine.constants
     held = model.share_of(part.nodes, placement.shards.size)
     moved = (3 * held.trained + 2 * held.state) * PARAMETER_BYTES[model.precision]

@@ -34,4 +34,5 @@ class Tracer(Protocol):
     def memory(self, plan: Plan) -> TraceResult: ...
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
-        """Return the scale of memory estimates for `model`, the model of this plan, or None if the trace failed."""
+        """Return the factors that turn counted elements of `model` into bytes, measured in a trace of `plan`. Return
+        None if the trace failed. `model`: the model of the plan."""

@@ -86,8 +86,8 @@ def _gather(
 
 
 def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -> list[tuple[bool, list[str]]]:
-    """Return the groups of nodes whose parameters are gathered together. Each group is a pair (whether it is gathered
-    again for the backward, names of the nodes)."""
+    """Return the groups of nodes whose parameters fsdp gathers together. Each group is a pair (whether it may be
+    gathered a second time for the backward, names of the nodes)."""
     units = [
         name
         for name in part.nodes

@@ -73,9 +73,12 @@ class Forecast:
         return TraceResult(tuple(_row(plan, small, place, moments.copy()) for place, moments in found.items()))
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
-        """Return the scale of memory estimates for `model`, or None if the trace failed. `plan`: a plan of this model,
-        which is traced. It must be sharded or on one device. On one device, the half-precision copies of the parameters
-        are not counted."""
+        """Return the factors that turn counted elements of `model` into bytes, measured in a trace of `plan`. Return
+        None if the trace failed.
+
+        `plan`: a plan of this model with fsdp or on one device. On one device, the half-precision copies of the
+        parameters are not counted.
+        """
         try:
             moments = self._trace(*_prepare(plan))[0]
         except Exception:
@@ -153,8 +156,8 @@ def _trace_whole(small: Plan, is_begun: bool, places: Sequence[int], is_split: b
 
 
 def _all_calls(small: Plan) -> int:
-    """Return how many calls of layers all traces of a plan have together. Return 0 if there are too many, in which case
-    nothing is traced."""
+    """Return how many calls of layers it takes to trace a plan, all its traces together. Return 0 if there are too
+    many; then nothing is traced."""
     every = [(each, _long_runs(each)) for each in _fewer_microbatches(small) or [small]]
     number = sum(_calls(plan, runs) * (1 + len(runs)) for plan, runs in every)
     return number if number <= MOST_CALLS * len(every) else 0
@@ -191,9 +194,9 @@ def _fewer_microbatches(plan: Plan) -> list[Plan]:
 
 
 def extrapolate_microbatches(tried: list[Found], number: int, numbers: list[int]) -> Found | None:
-    """Return a dict from pipeline position to the live bytes at the peak for `number` microbatches, extrapolated from
-    three traces. Return None if the memory does not grow linearly. `tried`: the traces. `numbers`: how many
-    microbatches each trace has."""
+    """Return the live bytes at the peak of a step with `number` microbatches, extrapolated from three traces with
+    fewer. The result is a dict from pipeline position to the bytes by class. Return None if memory does not grow
+    linearly. `tried`: the traces. `numbers`: how many microbatches each of them has."""
     found: Found = {}
     for place in tried[0]:
         one, two, three = (moments[place][int(moments[place].sum(axis=1).argmax())] for moments in tried)
@@ -254,8 +257,8 @@ def _memory_trace(plan: Plan, rank: int, is_begun: bool) -> MemoryTrace:
 
 def _prepare(plan: Plan) -> tuple[Plan, bool]:
     """Return a smaller plan to trace, and whether gradients exist when its step begins. The smaller plan has few ranks
-    and at most two accumulation steps. If all accumulation steps need the same memory, it has one of them, and
-    gradients exist when this one begins."""
+    and, without a pipeline, at most two accumulation steps. If all accumulation steps do the same work, it has only one
+    of them, and gradients of earlier ones exist when it begins."""
     batch, is_begun = plan.batch, False
     if plan.layout.pipeline is None:
         is_begun = batch.accumulation > 1 and _are_chunks_alike(plan.layout)

@@ -160,8 +160,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return copy
 
     def _count_copy(self, tensor: Any) -> None:
-        """Count a tensor that gloo creates as a copy for a collective, with the class GATHERED. The copy is not the
-        result of an operation, so it would be missed otherwise."""
+        """Count a copy of a tensor that gloo makes for a collective, with the class GATHERED. No operation returns the
+        copy, so it would not be counted otherwise."""
         is_new = id(tensor.untyped_storage()) not in self._stored
         stored = self.add(tensor)
         if is_new and stored is not None:
@@ -188,8 +188,8 @@ def tensors_in(found: Any) -> Iterator[torch.Tensor]:
 
 @contextmanager
 def count_resizes(live: LiveBytes) -> Iterator[None]:
-    """Make `live` count resizes of storages within the `with` block, because `fully_shard` frees gathered parameters
-    by resizing."""
+    """Within the `with` block, tell `live` of each storage that is resized. `fully_shard` frees gathered parameters by
+    resizing, so the count would be wrong otherwise."""
     resize = torch.UntypedStorage.resize_
 
     def note_resize(storage: Any, size: Any) -> Any:

@@ -37,9 +37,9 @@ def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch],
 
 
 class MemoryObserver:
-    """Observer of a step that sets the class of new storages by the part of the step in which they are created.
-    Everything that the loss creates, in its forward and in its backward, has the class LOSS. The casts of all
-    parameters are recorded as a pass of their own, and so is the forward of each stage."""
+    """Observer of a step that sets the class of each new storage. The class depends on the part of the step in which
+    the storage is created: everything that the loss creates, in its forward and in its backward, has the class LOSS.
+    The casts of all parameters are recorded as a pass of their own, and so is the forward of each stage."""
 
     def __init__(self, engine: Engine, live: LiveBytes) -> None:
         self._engine, self._live = engine, live

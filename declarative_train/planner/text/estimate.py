@@ -82,8 +82,8 @@ def _waiting_s(estimate: EstimatePlan) -> float:
 
 
 def _data(plan: Plan, estimate: EstimatePlan) -> str:
-    """Return a text that says how long it takes to make the batches of a step, and whether the step waits for them; or
-    that the training set stays on the GPU."""
+    """Return a text on the time to make the batches of a step: how long it takes, and whether the step waits for them.
+    If the training set stays on the GPU, the text says only this."""
     if not estimate.data_s:
         return "the training set stays on the GPU"
     workers = plan.data.workers
@@ -276,11 +276,12 @@ def transfer_s(estimate: EstimatePlan) -> float:
 
 
 def verdict(before: ScalingRow, each: ScalingRow) -> str:
-    """Return a verdict on the devices that row `each` has in addition to row `before`.
+    """Return in words whether it pays to use more devices: those of row `each` instead of those of row `before`.
 
     pays             steps become at least `PAYS` times as fast for each doubling of the devices
     pays if hidden   they do so only if communication overlaps with computing
-    does not pay     otherwise"""
+    does not pay     otherwise
+    """
     assert before.plan is not None
     assert each.plan is not None
     needed = PAYS ** math.log2(each.num_gpus / before.num_gpus)
