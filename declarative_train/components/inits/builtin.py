@@ -78,8 +78,8 @@ class TruncNormal(Init):
     """Normal distribution with mean `mean` and standard deviation `std`, cut off at `cut` standard deviations on both
     sides.
 
-    Each element is the inverse of the distribution function at a uniform number. torch's `trunc_normal_` takes the
-    bounds as values instead: with a small `std`, its default bounds -2 and 2 cut nothing.
+    Each element is computed from a uniform number, by the inverse of the distribution function. torch's `trunc_normal_`
+    takes the bounds as values instead: with a small `std`, its default bounds -2 and 2 cut nothing.
     """
 
     type: Literal["trunc_normal"] = "trunc_normal"

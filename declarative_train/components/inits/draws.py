@@ -125,9 +125,9 @@ class Draws:
         return _to_unit(words.view("<u4"))
 
     def _normal(self, number: int, count: int) -> np.ndarray:
-        """Return at least the first `count` normal numbers of the block with index `number`. Each 64-bit word gives two
-        numbers: one made with the cosine, in the first half of the block, and one made with the sine, at the same index
-        of the second half.
+        """Return at least the first `count` normal numbers of the block with index `number`, made as in Box and Muller.
+        Each 64-bit word gives two numbers. The one made with the cosine is in the first half of the block, the one made
+        with the sine at the same index of the second half.
         """
         import numpy as np
 

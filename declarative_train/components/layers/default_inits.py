@@ -1,5 +1,5 @@
-"""Inits of the parameters for which a recipe sets none: torch's own distributions. The class of an init is imported
-when the init is first needed, because reading a recipe needs no init.
+"""Inits of the parameters for which a recipe sets none. They are the distributions that torch uses by default. The
+class of an init is imported when the init is first needed, because reading a recipe needs no init.
 """
 
 from __future__ import annotations

@@ -285,7 +285,8 @@ class BceWithLogits(Loss):
 class KlDiv(Loss):
     """Kullback-Leibler divergence of the target from the input, which has log-probabilities (`log_softmax(logits)`).
 
-    The sum over all elements is divided by the number of rows, as torch's `batchmean`. A mask has one value per row.
+    The sum over all elements is divided by the number of rows, as with torch's reduction `batchmean`. A mask has one
+    value per row.
     """
 
     type: Literal["kl_div"] = "kl_div"

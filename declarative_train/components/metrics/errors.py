@@ -42,8 +42,9 @@ class MeanOfErrors(ElementwiseMetric, ABC):
 
 
 class Mae(MeanOfErrors):
-    """Mean absolute error over the elements of input and target. It has the unit of the target's column, before
-    `scale` and `normalize`."""
+    """Mean absolute error over the elements of input and target. It is in the unit of the target's column: `scale` and
+    `normalize` of the field are undone first.
+    """
 
     type: Literal["mae"] = "mae"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "absolute"
@@ -52,23 +53,27 @@ class Mae(MeanOfErrors):
 class Mape(MeanOfErrors):
     """Mean absolute percentage error, as a fraction (0.1 is 10%): the mean of |input - target| / |target|.
 
-    Both are in the unit of the target's column, before `scale` and `normalize`. Targets near 0 make the metric very
-    large."""
+    Both are in the unit of the target's column: `scale` and `normalize` of the field are undone first. Targets near 0
+    make the metric very large.
+    """
 
     type: Literal["mape"] = "mape"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "relative"
 
 
 class MseMetric(MeanOfErrors):
-    """Mean squared error over the elements of input and target. It has the unit of the target's column, before `scale`
-    and `normalize`, squared."""
+    """Mean squared error over the elements of input and target. It is in the square of the unit of the target's column:
+    `scale` and `normalize` of the field are undone first.
+    """
 
     type: Literal["mse"] = "mse"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "squared"
 
 
 class Rmse(MeanOfErrors):
-    """Root of the mean squared error. It has the unit of the target's column, before `scale` and `normalize`."""
+    """Root of the mean squared error. It is in the unit of the target's column: `scale` and `normalize` of the field
+    are undone first.
+    """
 
     type: Literal["rmse"] = "rmse"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "squared"

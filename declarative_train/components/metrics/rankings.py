@@ -122,8 +122,9 @@ class Ndcg(RankedRows):
     """Normalised discounted cumulative gain of the ranking of a row's labels by score; the mean over rows.
 
     The gains of the labels are the targets, 0 or more. Each gain is divided by log2(rank + 1), where the highest score
-    has rank 1, and their sum is divided by the sum for the best order. Labels with equal scores share their ranks; a
-    row without gains counts as 0."""
+    has rank 1. The sum over the labels is divided by the sum for the best order. If labels have equal scores, each gets
+    the mean of their factors 1 / log2(rank + 1). A row without gains counts as 0.
+    """
 
     is_graded: ClassVar[bool] = True
 

@@ -36,8 +36,8 @@ class Peers(Protocol):
 
 class TensorRanks:
     """Ranks of the `tensor` axis, with differentiable communication. `index`: index of this process among the `size`
-    ranks. `reads` is for the input of the layer, `writes` for its output. "whole": each rank has all tokens. "tokens":
-    each rank has a part of the tokens. `graph/token_cuts.py` describes all values.
+    ranks. `reads` says which tokens of the layer's input a rank has, `writes` which tokens of its output. "whole": all
+    tokens. "tokens": only a part of them. `graph/token_cuts.py` describes these values, and "joined".
     """
 
     def __init__(self, peers: Peers, reads: str = "whole", writes: str = "whole") -> None:
@@ -70,8 +70,8 @@ class TensorRanks:
         return exchange(x, lambda part: self._peers.gather(part.contiguous()), lambda whole: self._own(whole, -1))
 
     def split(self, x: Tensor) -> Tensor:
-        """Return this rank's part of the features of `x` (..., F). `x` is equal on all ranks. In the backward, the
-        gradients of all parts are gathered.
+        """Return this rank's part of the features of `x` (..., F), which is equal on all ranks. In the backward, each
+        rank gets the gradients of all features, gathered from the ranks.
         """
         return exchange(x, lambda whole: self._own(whole, -1), lambda part: self._peers.gather(part.contiguous()))
 
@@ -90,8 +90,8 @@ class TensorRanks:
         return exchange(x, self._peers.gather_tokens, lambda whole: self._own(whole, 1))
 
     def own_tokens(self, x: Tensor) -> Tensor:
-        """Return this rank's tokens of `x` (B, T, ...). `x` is equal on all ranks. In the backward, the gradients of
-        all tokens are gathered.
+        """Return this rank's tokens of `x` (B, T, ...), which is equal on all ranks. In the backward, each rank gets
+        the gradients of all tokens, gathered from the ranks.
         """
         return exchange(x, lambda whole: self._own(whole, 1), self._peers.gather_tokens)
 

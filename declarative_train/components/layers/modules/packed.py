@@ -305,8 +305,9 @@ def unpack_tensor(tensor: Tensor, packed: Packed) -> Tensor:
 def as_written(tensor: Tensor, packed: Packed | None, *, on_host: bool = False) -> Iterator[Tensor]:
     """Yield a tensor to which the caller writes the new values of the weight `tensor`. If `packed` is None, this is
     `tensor` itself. Otherwise it is a float32 tensor, which is packed into `tensor` at the end of the `with` block.
-    `on_host`: create the float32 tensor of an unsharded weight on the CPU, for callers that write many weights at
-    once."""
+    `on_host`: for an unsharded weight, create the float32 tensor on the CPU. Callers that write many weights at once
+    use it to save GPU memory.
+    """
     if packed is None:
         yield tensor
         return

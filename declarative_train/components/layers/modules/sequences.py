@@ -1,5 +1,6 @@
-"""Modules for sequences (B, ..., T, D): positions, learned tokens and tensors, recurrent networks; and a bilinear
-form."""
+"""Modules for sequences (B, ..., T, D): positions, token types, a class token, pooling, and recurrent networks. Also a
+learned tensor, a learned factor per element, and a bilinear form.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class ClassFunction(Protocol):
 class OverClasses(nn.Module, LossModule):
     """Loss computed by a torch function that expects the classes in dimension 1. `count` is the number by which torch's
     reduction "mean" divides. For class numbers it is the sum of the class weights of the items that are not ignored.
-    For probabilities it is the number of items. With a mask, each item adds its share times its mask value.
+    For probabilities it is the number of items. A mask multiplies what each item adds to `count`.
     """
 
     class_weights: Tensor | None

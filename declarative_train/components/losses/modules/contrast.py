@@ -71,8 +71,8 @@ class Contrast(nn.Module, LossModule):
         return sum((self._share(group, ranks) for group in whole), waiting.new_zeros(()))
 
     def _share(self, group: Tensor, ranks: Collective) -> Tensor:
-        """Return this rank's part of the loss sum for a group (n, 2, D), which every rank has. With N ranks, a rank
-        takes every N-th row, and matches it with all rows of the group.
+        """Return this rank's part of the loss sum for one group (n, 2, D). All ranks have the group. With N ranks, a
+        rank takes every N-th row, and matches it with all rows of the group.
         """
         a, b = group.unbind(1)
         own = torch.arange(len(group), device=group.device)[ranks.rank :: ranks.size]

@@ -80,8 +80,8 @@ class ElementwiseModule(nn.Module, LossModule):
 
 
 class Divergence(nn.Module, LossModule):
-    """Kullback-Leibler divergence of input (log-probabilities) and target, both (B, ...). `mask`: (B,).
-    `count` is the number of rows, as in torch's `batchmean`; with a mask, the sum of the mask.
+    """Kullback-Leibler divergence of input (log-probabilities) and target, both (B, ...). `mask`: (B,). `count` is the
+    number of rows, as with torch's reduction `batchmean`. With a mask it is the sum of the mask.
     """
 
     def __init__(self, log_target: bool, masked: bool) -> None:

@@ -72,8 +72,9 @@ def recall_at_k(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def ndcg(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
-    """Return the normalised discounted cumulative gain of each row, (B,). Labels with equal scores get the mean of
-    their discounts (McSherry and Najork, 2008)."""
+    """Return the normalised discounted cumulative gain of each row, (B,). If labels have equal scores, each gets the
+    mean of their discounts (McSherry and Najork, 2008).
+    """
     size = scores.shape[-1]
     discount = 1 / torch.arange(2, size + 2, dtype=torch.float64, device=scores.device).log2()
     discount[k:] = 0
