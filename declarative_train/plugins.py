@@ -1,5 +1,5 @@
-"""Base classes for the classes of a plugin (docs/plugins.md). The base class decides the kind of a class, the arguments
-of `__init__` its keys.
+"""Base classes for the classes of a plugin (docs/plugins.md). The base class of a class decides its kind, such as a
+loss. The arguments of `__init__` are its keys in a recipe.
 
 A layer derives from `torch.nn.Module`, an optimizer from `torch.optim.Optimizer`, a source from
 `torch.utils.data.Dataset` or `Source`. The other kinds have their base classes here.

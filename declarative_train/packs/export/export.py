@@ -166,8 +166,8 @@ def _make_program(
 
 
 def _place(trained: Trained, to: str, folder: str | os.PathLike[str] | None, mark: str = MARK) -> Path:
-    """Return the folder to write to. Raises UsageError if it has files but is not an earlier export, which has the file
-    `mark`."""
+    """Return the folder to write to. Raises UsageError if it contains files but not the file `mark`, which an earlier
+    export has."""
     if folder is None and trained.run_dir is None:
         raise UsageError("there is no folder of a run to write to; help: -o FOLDER")
     place = Path(folder) if folder is not None else Path(str(trained.run_dir)) / f"export-{to}"

@@ -46,7 +46,7 @@ def _check_motion(
 
 
 def _check_formats(recipe: Recipe, fields: dict[str, FieldSpec]) -> Iterator[Diagnostic]:
-    """Warn about losses and metrics that read the numbers of a box in another format than their target has."""
+    """Warn about each loss or metric that expects boxes in another format than its target has."""
     objective = recipe.objective
     for section, terms in (("losses", objective.losses), ("metrics", objective.metrics)):
         for name, term in terms.items():

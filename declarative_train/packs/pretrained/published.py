@@ -398,8 +398,8 @@ def _describes(family: Family, config: Mapping[str, Any], params: Mapping[str, o
 
 
 def _default(param: str, found: Mapping[str, object]) -> object:
-    """Return the default of a param that a config does not mention. `found`: the params that follow from the config, on
-    which some defaults depend."""
+    """Return the default of a param that a config does not mention. `found`: the params that the config gives. Some
+    defaults depend on them."""
     if "heads" not in found:
         return _ABSENT.get(param)
     width, heads = int(str(found["width"])), int(str(found["heads"]))

@@ -30,8 +30,8 @@ class PublishedNames:
 
     def parts(self, parameter: str) -> tuple[tuple[PartPlan, ...], str]:
         """Return (tensors, prefix). `tensors`: the tensors in published files that form a parameter. `prefix`:
-        beginning of the names, which some of these files lack. Return ((), "") if no published model has the
-        parameter."""
+        beginning of names, which is missing in files of a model without a head. Return ((), "") if no published model
+        has the parameter."""
         for node, (entries, prefix) in self._blocks.items():
             if parameter.startswith(node):
                 name = parameter.removeprefix(node)

@@ -127,7 +127,7 @@ class RenderedChat(NamedTuple):
 
     spans       (begin, end) in `text` of answers of the assistant; `write` returns only those that count in the loss
     unread      keys of messages that the template did not read
-    learns_end  whether a token that is added after the text counts in the loss"""
+    learns_end  whether the token `eos` counts in the loss, if it is added after the text"""
 
     text: str
     spans: Sequence[Span]
@@ -220,7 +220,7 @@ def _check_marks(given: object) -> None:
 
 def dialogue(given: Messages, template: str) -> list[Message]:
     """Return the messages in the form that the template expects. Roles get the names that the template knows. The
-    reasoning of an answer is stored under each key under which a template may read it. Raises ChatError."""
+    reasoning of an answer is copied to all keys under which a template may look for it. Raises ChatError."""
     _check_marks(given)
     named = compile_template(template).roles
     found = []

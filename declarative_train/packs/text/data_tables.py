@@ -60,7 +60,7 @@ def _make_rows(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
 
 
 def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fill: float) -> tuple[str, ...]:
-    """Return one column of the table of lengths: the names of the set and the field, then the values as text.
+    """Return one column of the table of lengths, as texts: the names of the set and of the field, then the values.
 
     name     name of the set
     sizes    how many tokens each text has

@@ -136,8 +136,9 @@ def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, st
 
 
 class TextRows(Table):
-    """Table with the columns of another table, and the tokens of its texts. `reads_files`: some fields, which are not
-    tokens, are read from files. Reading one row then costs as much as reading the whole block that contains it."""
+    """Table with the columns of another table, and the tokens of its texts. `reads_files`: some fields are not fields
+    of tokens, and are read from files. Reading one row then costs as much as reading the whole block that contains
+    it."""
 
     def __init__(self, table: Table, fields: dict[str, tuple[TokensField, Tokens]], *, reads_files: bool) -> None:
         self.source, self.fields = table, fields
@@ -214,8 +215,8 @@ class PackedField:
         self.sizes = ends - self._starts
 
     def lay_out(self, samples: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
-        """Return a dict from each of `outputs` to its array for the samples with the indices `samples`. A row of an
-        array is the pieces of one sample, one after the other."""
+        """Return {output: array} for `outputs`. Row i of an array has the pieces of the sample with the index
+        `samples[i]`, one after the other, then padding."""
         packing, tokens = self.packing, self.tokens
         firsts = packing.begins[samples]
         counts = packing.begins[samples + 1] - firsts

@@ -349,8 +349,8 @@ class TokensField(Field):
         return chat.write(template, given, found, num_given, chat.tools(tools))
 
     def encode_after_prompt(self, prompt: str, text: str, found: Tokenizer) -> tuple[list[int], list[bool]]:
-        """Encode prompt and text together. Return (tokens, whether each is part of `text` and therefore to be
-        predicted)."""
+        """Encode prompt and text together. Return (tokens, flags). A flag is true if the token is to be predicted: if
+        it is part of `text`, or if the tokenizer adds it after the text."""
         whole = prompt + text
         tokens, trained = chat.tokens(chat.RenderedChat(whole, [(len(prompt), len(whole))]), found)
         if not self.special:

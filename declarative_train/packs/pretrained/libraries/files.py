@@ -114,7 +114,7 @@ def _headers(file: str, time: int, size: int) -> Stored:
 
 
 def tensor_origin(name: str, header: Header) -> TensorOrigin:
-    """Return, as TensorOrigin, a tensor that the model uses as it is stored in a file. `name`: its name in the file.
+    """Return the TensorOrigin of a tensor that the model uses just as a file stores it. `name`: its name in the file.
     `header`: its file, shape and dtype."""
 
     def read(first: int, count: int | None) -> torch.Tensor:

@@ -100,8 +100,8 @@ class LibraryLayer(Layer):
 
     @abstractmethod
     def check_inputs(self, inputs: Inputs) -> ShapeError | None:
-        """Return an error in the keys or inputs of the node, or None. It may import the library, and may raise
-        LibraryError in place of returning an error."""
+        """Return an error if the keys or inputs of the node do not fit the model, otherwise None. It may import the
+        library. It may also raise LibraryError for such an error."""
 
     @abstractmethod
     def make(self, inputs: Inputs, *, draws: bool) -> nn.Module:

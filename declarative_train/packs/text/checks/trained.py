@@ -202,8 +202,8 @@ def packed_answers_in_kto(span: Span, node: str, field: str) -> Diagnostic:
 def mostly_padding(span: Span, field: str, share: float, buckets: Sequence[int]) -> Diagnostic:
     """mostly-padding (R147)
 
-    Finds: a token field with samples of at least 128 tokens, neither packed nor with length buckets, of whose training
-           samples at least 70% is padding.
+    Finds: a token field with samples of at least 128 tokens, if at least 70% of its training samples' positions are
+           padding. Fields with packed texts or length buckets are not checked.
     Why:   a step computes all positions of a sample, so most of its time and of its activations is spent on padding.
     Diff:
         data:

@@ -91,8 +91,8 @@ def _list_paths(model: nn.Module, plan: Mapping[str, Any]) -> list[str] | str:
 
 
 def _prefix(model: Any) -> str:
-    """Return the beginning of the paths of all submodules but the head, such as `model.`; "" for a model without a
-    head."""
+    """Return the path, with a dot at its end, of the submodule that contains all but the head, such as `model.`. Return
+    "" for a model without a head."""
     return f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
 
 
@@ -164,8 +164,8 @@ def _find_ties(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 class LibraryPart(nn.Module):
-    """Mixin that makes a module of a library's model the module of a node: its forward accepts values in the order of
-    the layer's ports."""
+    """Mixin for the class of a part of a library's model. It turns the part into the module of a node: its forward
+    accepts values in the order of the layer's ports."""
 
     is_library = True
     _dtrain_layer: PartInterface
