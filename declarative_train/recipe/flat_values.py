@@ -32,10 +32,9 @@ class Leaf(NamedTuple):
 def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
     """Yield the single values of a recipe, in the standard order of sections.
 
-    `values`: {name: value} of the sections and other top-level keys that could be read, with their defaults. `tree`:
-    the merged recipe. The model, and keys that are not in `values`, are yielded as they are in `tree`, without
-    defaults.
-    """
+    `values`: {name: value} of the sections and other top-level keys that could be read. Their defaults are yielded,
+    too. `tree`: the merged recipe. From it come the values of the model and of all keys that are not in `values`; they
+    have no defaults."""
     for name in (*HEAD, *SECTIONS):
         word = getattr(values.get(name), "word", None) if name == "parallelism" else None
         if word is not None:
@@ -51,9 +50,8 @@ def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
 
 
 def _read(path: Path, value: object, node: Node | None) -> Iterator[Leaf]:
-    """Yield the single values inside a section, component or mapping, or `value` itself if it is none of them. `path`:
-    path of `value`. `node`: the YAML node from which it was read; None for a default.
-    """
+    """Yield the single values inside `value`, a section, a component or a mapping. Any other value is itself a single
+    value. `path`: path of `value`. `node`: the YAML node from which it was read; None for a default."""
     if isinstance(value, BaseModel):
         for name, info in type(value).model_fields.items():
             inner, key = getattr(value, name), info.alias or name

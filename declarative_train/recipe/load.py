@@ -145,10 +145,9 @@ def parse(document: Document, *, plugins: bool = False) -> Loaded:
 
 
 def _render_tree(root: Tree, templates: Templates, names: Mapping[str, object]) -> tuple[Tree, list[Diagnostic]]:
-    """Return the recipe with templates rendered, and errors. Two parts stay as they are: `vars`, which were rendered
-    before, and `graph`, `blocks` and `parameters` of the model, which are rendered when blocks are expanded. `names`:
-    variables that templates can read.
-    """
+    """Return the recipe with its templates rendered, and errors. `names`: variables that templates can read. Two parts
+    are not rendered here: `vars`, because it is already rendered; and the keys `graph`, `blocks` and `parameters` of
+    the model, which are rendered when blocks are expanded."""
     diagnostics: list[Diagnostic] = []
 
     def render(node: Node) -> Node:

@@ -146,9 +146,8 @@ def _find_home(known: MappingABC[str, type[C]], model: type[C], name: str, near:
 
 
 class _Children:
-    """Sections and components that are values of a mapping. They are read here; pydantic then reads the other values.
-    `names`: their keys. `given`: {key: section or component}, without those that have errors.
-    """
+    """Values in a mapping that are sections or components. They are read here, before pydantic reads the other values.
+    `names`: the keys of these values. `given`: {key: section or component} for those without errors."""
 
     def __init__(self) -> None:
         self.given: dict[str, object] = {}

@@ -78,9 +78,8 @@ class Spans:
 
 
 class Recipe(NamedTuple):
-    """Recipe without errors. `tree`: the merged YAML with templates rendered and short forms expanded (but
-    `model.blocks` as written).
-    """
+    """Recipe without errors. `tree`: the merged YAML, with templates rendered and short forms expanded. `model.blocks`
+    in it is not changed: it has its templates and short forms."""
 
     name: str
     seed: int

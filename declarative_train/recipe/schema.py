@@ -83,7 +83,7 @@ def _also(value: Schema, *others: Schema) -> Schema:
 
 
 class _Definitions:
-    """Definitions (`$defs`) of the schema, each added when it is first used."""
+    """Definitions (`$defs`) of the schema. Each is added when it is first used."""
 
     def __init__(self, definitions: Schema) -> None:
         self.definitions = definitions

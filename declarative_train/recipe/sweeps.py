@@ -14,9 +14,8 @@ from declarative_train.source.setting import wrap_in_path
 
 
 class SweepChoice(NamedTuple):
-    """Setting that a sweep varies, at the dotted path `key`: a list of `values`, or a range of numbers from `low` to
-    `high`. `log`, `step`: keys of the range in the recipe.
-    """
+    """Setting that a sweep varies, and its possible values. `key`: dotted path of the setting. The values are a list,
+    `values`, or a range of numbers from `low` to `high`. `log`, `step`: the keys of the range with these names."""
 
     key: str
     span: Span

@@ -86,8 +86,8 @@ def close_bracket(text: str, start: int) -> int | None:
 
 
 def bare_templates(line: str) -> list[tuple[int, int]]:
-    """Return (start, end) of each `{{ ... }}` outside quotes. A template that is not closed extends to the end of the
-    line."""
+    """Return (start, end) of each `{{ ... }}` that is neither in quotes nor in a comment. A template that is not closed
+    extends to the end of the line."""
     found: list[tuple[int, int]] = []
     at = 0
     while at < len(line):

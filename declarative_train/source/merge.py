@@ -1,12 +1,15 @@
 """Merger of the trees of several files, first to last, by the rules of `extends` (docs/language-reference.md, "Putting
 recipes together").
 
-Mappings are merged key by key; a list or scalar replaces the earlier value; a mapping with another `type` replaces the
-whole mapping of the base. `null` removes a key, which must exist. Of keys that exclude each other (`epochs`, `steps`)
-the later one removes the earlier one. A later short form of one entry (`loss`) replaces an earlier long form (`losses`)
-that has other entries. A later long form replaces an earlier short form, unless it has an entry of that name; then the
-two are merged. New keys are appended. Every value keeps its span, and dropped values are recorded.
-"""
+Mappings are merged key by key. A list or scalar replaces the earlier value. A mapping with another `type` replaces the
+whole mapping of the base. `null` removes a key, which must exist. If two keys exclude each other (`epochs`, `steps`),
+the later one removes the earlier one.
+
+`loss` is the short form of `losses` with one entry. A later short form replaces an earlier long form that has other
+entries. A later long form replaces an earlier short form, unless it has an entry of the same name: then the two are
+merged.
+
+New keys are appended. Every value keeps its span, and dropped values are recorded."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ class NoValue(Exception):  # noqa: N818
 
 
 class NameMissing(Exception):  # noqa: N818
-    """Error: a template uses a name that does not exist. `owner` is the value that lacks the attribute or item; None
-    for a variable."""
+    """Error: a template uses a name that does not exist. `owner`: the value that does not have the attribute or item;
+    None if the name is that of a variable."""
 
     def __init__(self, owner: object, name: object) -> None:
         super().__init__(str(name))
@@ -65,8 +65,8 @@ class _Missing(StrictUndefined):
 
 
 class Compiled:
-    """Compiled template. `is_value`: it is exactly one `{{ }}`, so the result keeps its type; otherwise the result is a
-    text."""
+    """Compiled template. `is_value`: True if the text is exactly one `{{ }}`. Then the result of `run` is the value in
+    it, of any type; otherwise it is a text."""
 
     def __init__(self, environment: Sandbox, template: Template, is_value: bool) -> None:
         self._environment, self._template, self.is_value = environment, template, is_value

@@ -186,9 +186,8 @@ class _Explainer:
         return None
 
     def _template_place(self, line: str, begin: int, end: int) -> tuple[int, int] | None:
-        """Return (start, end) of the value that must be quoted because of the template at `begin` to `end` of a line.
-        None if the value is a plain text, in which a template needs no quotes.
-        """
+        """Return (start, end) of the value that needs quotes because it contains a template. `begin`, `end`: offsets of
+        the template in the line. None if the value is a plain text, in which a template needs no quotes."""
         _, _, offset, value = lexing.split_line(line)
         if value[:2] == "{{" and begin == offset:
             return offset, offset + len(value)
@@ -308,8 +307,8 @@ class _Explainer:
         return Explanation(fits_no_line(self._span(self.at, end), found, tuple(wanted)))
 
     def _open_columns(self) -> list[tuple[int, str]]:
-        """Return (start column, description) of the mappings and lists that are open above this line, innermost
-        first."""
+        """Return (start column, description) of each mapping or list above this line to which the line could belong,
+        the innermost first."""
         wanted: list[tuple[int, str]] = []
         limit = 1 << 30
         for number in range(self.number - 1, 0, -1):

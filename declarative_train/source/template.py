@@ -140,7 +140,8 @@ def render_vars(root: Mapping, env: MappingABC[str, str]) -> tuple[dict[str, obj
 
 
 def _is_echo(problem: Exception) -> bool:
-    """Return whether a template failed only because it uses a variable of the section `vars` that has failed."""
+    """Return whether a template failed because it uses a variable of the section `vars` that could not be rendered.
+    That failure is already reported."""
     owner, name = getattr(problem, "owner", None), getattr(problem, "name", None)
     return isinstance(problem, FailedVar) or (isinstance(owner, VarValues) and name in owner.failed)
 

@@ -29,8 +29,8 @@ def flow(value: object) -> str:
 
 
 def lines(data: Mapping[str, object], depth: int = 0) -> Iterator[str]:
-    """Yield the lines of a mapping as YAML. A value below the second level is written on one line if it is short.
-    `depth`: level of the mapping, from 0."""
+    """Yield the lines of a mapping as YAML. `depth`: level of the mapping, from 0. A list is written on one line if the
+    line is not too long. So is a mapping, except at level 0, and except if all its values are mappings."""
     indent = "  " * depth
     for key, value in data.items():
         name = flow(str(key))
@@ -47,5 +47,6 @@ def lines(data: Mapping[str, object], depth: int = 0) -> Iterator[str]:
 
 
 def _is_tall(value: Mapping[str, object]) -> bool:
-    """Return whether all values of a mapping are mappings; each is then written on its own line."""
+    """Return whether all values of a mapping are mappings. Such a mapping is written with each of them on a line of its
+    own."""
     return all(isinstance(item, Mapping) for item in value.values())

@@ -61,9 +61,9 @@ _NO_FILES = Paths(frozenset())
 
 
 class Expanded(NamedTuple):
-    """Expanded model. `scope`: its graph. `rules`: the entries `parameters` of the blocks that are used, inner blocks
-    first. `files`: the files of the shipped blocks that are used. `wiring`: the connections of the main graph.
-    """
+    """Expanded model. `scope`: its graph. `rules`: the settings of parameters that its blocks define; those of an inner
+    block come before those of the block around it. `files`: the files of the shipped blocks that it uses. `wiring`: the
+    connections of the main graph."""
 
     scope: Scope
     rules: tuple[BlockRules, ...]
@@ -177,7 +177,7 @@ class _Expander:
         return [*self._library.diagnostics, *self._said.values()]
 
     def _report(self, found: Iterable[Diagnostic]) -> bool:
-        """Collect diagnostics, and return whether one of them is an error."""
+        """Keep diagnostics, without repeats, and return whether one of them is an error."""
         any_error = False
         for problem in found:
             self._said.setdefault((problem.code, problem.span, problem.message), problem)

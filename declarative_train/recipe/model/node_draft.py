@@ -49,9 +49,8 @@ _RULES = {
 @dataclass(slots=True, kw_only=True)
 class _Draft:
     """Draft of a node: its name, its entry in the graph, its inputs (`ports`) and outputs. `num_copies`: the number
-    under `repeat`, or None. `is_off`: True if `when` is false; a reference to the node then leads to the node's first
-    input.
-    """
+    under `repeat`, or None. `is_off`: True if `when` is false. A reference to such a node gets the value that the
+    node's first input reads."""
 
     name: str
     entry: Entry
@@ -90,8 +89,8 @@ class ExpressionDraft(_Draft):
 
 @dataclass(slots=True, kw_only=True)
 class _TypedDraft(_Draft):
-    """Draft of a node with a `type`. `fields`: the keys that belong to the type, before rendering, because each copy of
-    a `repeat` renders them with its own `index`. `wanted`: the references in `input` and `inputs`.
+    """Draft of a node with a `type`. `fields`: the keys that belong to the type. Their templates are not rendered yet,
+    because each copy of a `repeat` renders them with its own `index`. `wanted`: the references in `input` and `inputs`.
     """
 
     type_name: str
@@ -101,7 +100,8 @@ class _TypedDraft(_Draft):
 
     @property
     def reserved(self) -> tuple[Entry, ...]:
-        """Entries of the node whose keys every node may have (`input`, `repeat`, `when`, ...)."""
+        """Entries of the node that do not belong to its type: keys that every node may have, such as `input`, `repeat`
+        and `when`."""
         node = self.entry.value
         return tuple(e for e in node if e.name in NODE_WORDS) if isinstance(node, Mapping) else ()
 

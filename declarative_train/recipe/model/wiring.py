@@ -377,12 +377,13 @@ class Wiring:
         self.diagnostics.append(cycle(places[0], way, places))
 
     def find_dead(self, used: Collection[str], readers: str) -> tuple[set[str], list[Diagnostic]]:
-        """Return the names of the unused nodes, and a diagnostic for each that is worth reporting. A node is unused if
-        no node in `used` depends on it. `readers`: what could read the nodes, for messages.
+        """Return the names of the unused nodes, and diagnostics. `used`: names of the nodes that are read from outside
+        the graph. A node is unused if no node in `used` depends on it. `readers`: what could read the nodes, for
+        messages.
 
-        Two kinds of unused nodes are not reported: a node that another node reads, so that only the last of a chain is
-        reported; and a node on which a switched-off node depends, because another copy of the block may use it.
-        """
+        Not every unused node has a diagnostic. A node that another node reads has none, so that only the last of a
+        chain is reported. A node on which a switched-off node depends has none, because another copy of the block may
+        use it."""
         if not self.knows_all_readers:
             return set(), []
         needed = {name for name in used if name in self.drafts}

@@ -121,8 +121,8 @@ class Axes(Section):
 
     @property
     def word(self) -> str | None:
-        """Word that means exactly these axes when it is the value of `parallelism`, such as `fsdp`; None if no word
-        does."""
+        """Word that has the same meaning as these axes when it is the value of `parallelism`, such as `fsdp`. None if
+        there is no such word."""
         return self.mode if self == of_word(self.mode) else None
 
     def with_defaults(self) -> Self:
@@ -171,11 +171,11 @@ class Axes(Section):
 
     @property
     def _num_inner(self) -> int:
-        """Number of ranks that process the same rows of a batch: the product of the axes `context` and `tensor`."""
+        """Number of ranks that process the same rows of a batch: size of the axis `context` x size of `tensor`."""
         return prod(axis.size for axis in (self.context, self.tensor) if axis is not None)
 
     def multiply_sizes(self) -> int:
-        """Return the product of the sizes that are set and not `all`."""
+        """Return the product of the sizes of all axes except the pipeline and axes of size `all`."""
         return prod(size for size in self.sizes.values() if size != "all")
 
     def data_parallel_size(self, num_gpus: int) -> int:
