@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 @cache
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """Return a dict from field name to docstring, for the fields of a model that have one. Fields of base classes are
-    included."""
+    """Return the docstrings under the fields of a pydantic model: a dict from field name to docstring. Fields of base
+    classes are included, fields without a docstring are not."""
     found: dict[str, str] = {}
     for each in reversed(model.__mro__):
         if each is not BaseModel and issubclass(each, BaseModel):

@@ -1,16 +1,18 @@
 """Plugin layers: classes in a user's Python file that recipes can name, read without running the file.
 
 Each public class that derives from `torch.nn.Module` is a layer. Its type is its name in lower case (`GatedUnit` is
-`gated_unit`), or the class attribute `type = "name"`. The rest is read from its signatures:
+`gated_unit`), or the class attribute `type = "name"`. The rest is read from the text of the class:
 
-- arguments of `__init__` are the fields, with the type of their annotation or of their default; if a recipe leaves out
-  `in_features`, `in_channels`, `input_size` or `input_dim`, the size of the first input is used;
-- arguments of `forward` are the ports, optional where the default is None, variadic for a last `*args`;
-- `mixes_samples = True` declares that the result of a sample depends on the other samples of its batch;
-- the return annotation of `forward` names the outputs: a tensor is `output`; `tuple[Annotated[Tensor, "mean"], ...]`
-  and named tuples give names, a plain tuple `output`, `output_1`, ...
+- Arguments of `__init__` are the fields. Their types are those of the annotations or of the defaults. If a recipe
+  leaves out `in_features`, `in_channels`, `input_size` or `input_dim`, the size of the first input is used.
+- Arguments of `forward` are the ports. A port is optional if its default is None. `*args` is a port for any number of
+  tensors.
+- `mixes_samples = True` declares that the result of a sample depends on the other samples of its batch.
+- The return annotation of `forward` names the outputs. A tensor is `output`. Named tuples and
+  `tuple[Annotated[Tensor, "mean"], ...]` give names. A plain tuple has `output`, `output_1`, ...
 
-The code runs when a module is built, and only then."""
+The code runs when a module is built, and only then.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,8 @@ class Registry(Mapping[str, type[C]], Generic[C]):
         return self._found[name]
 
     def read(self, data: Mapping[str, object]) -> C:
-        """Return a component from the JSON data that `Component.as_data` wrote. Raises ComponentError."""
+        """Return the component that the JSON data of a plan (`Component.as_data`) describe. Raises ComponentError if
+        this version of dtrain has no such component, or if its keys are different."""
         name = str(data.get("type"))
         if name not in self and isinstance(path := data.get("plugin"), str):
             from declarative_train.components.plugin_components import (

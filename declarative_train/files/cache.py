@@ -118,8 +118,8 @@ _uncounted: int | None = None
 
 def count_written(written: int, keep: str) -> None:
     """Record that `written` bytes were added to the cache. If the cache is too large, delete old entries, but not
-    `keep` (a path). The cache is measured only at the first write of the process and after each 1/32 of the limit,
-    because measuring it looks at every file."""
+    `keep` (a path). Measuring the cache looks at every file. So it is measured only at the first write of the process,
+    and each time that 1/32 of the limit (at most 1 GiB) was written."""
     global _uncounted
     is_first, _uncounted = _uncounted is None, (_uncounted or 0) + written
     if is_first or _uncounted > min(_MOST_UNCOUNTED, limit_bytes() // 32):

@@ -1,18 +1,19 @@
 """Cache of byte ranges of remote files: each range is requested once.
 
-A file is divided into grains of 64 KiB. 64 grains are a segment, which is one file of the cache. The name of a segment
-is a hash of the URL, size and tag of the remote file, so changed content has other segments. A segment grows as its
-grains arrive:
+A file is divided into grains of 64 KiB. The cache stores 64 consecutive grains in one file, called a segment. The name
+of a segment is a hash of the URL, size and tag of the remote file, so changed content has other segments. A segment is:
 
-    head     (64, 2) uint32: for each grain, 1 + its slot (0: missing), and the CRC-32 of its bytes and its index
-    slots    the bytes of grains, in the order of arrival
+    head     (64, 2) uint32: for each grain, where it is stored and a checksum. The first number is 0 if the grain is
+             missing, else the number of its slot, from 1. The second is the CRC-32 of the grain's bytes and index
+    slots    the bytes of grains, in the order in which they arrived
 
 The head is written last, and bytes that do not match their checksum count as missing, so a truncated or damaged file
 only costs another request. If several processes want the same grains, one requests them and the others wait for the
 lock of the segment's file.
 
-The size and tag of a file are those reported when its source was opened (`remote.note`). They are requested again from
-time to time, so that a file that changes during a run ends the run."""
+The size and tag of a remote file are those reported when its source was opened (`remote.note`). They are requested
+again from time to time. If the file has changed during a run, the run ends.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +45,9 @@ Fetch = Callable[[int, int], bytes]
 
 
 class Ranges:
-    """Remote file of `size` bytes, whose byte ranges are read through the cache. `name`: values that identify the
-    content of the file; the names of its cache entries are hashes of them. `fetch(start, stop)`: function that requests
-    bytes from the server. Thread-safe."""
+    """Remote file of `size` bytes. Its byte ranges are read from the cache or, if they are missing there, from the
+    server. `name`: values that identify the content of the file; the names of its cache entries are hashes of them.
+    `fetch(start, stop)`: function that requests bytes from the server. Thread-safe."""
 
     def __init__(self, name: Sequence[object], size: int, fetch: Fetch) -> None:
         self.size = size
@@ -232,8 +233,8 @@ def _at(slot: int) -> int:
 
 
 def _head(handle: int) -> list[int]:
-    """Return the head of the open segment file `handle`. It has two numbers for each grain (piece of 64 KiB): 1 + its
-    slot in the file (0: missing) and its checksum."""
+    """Return the head of the open segment file `handle`. It has two numbers for each grain (piece of 64 KiB): the
+    number of its slot in the file, from 1 (0: missing), and its checksum."""
     found = os.pread(handle, _HEAD.size, 0)
     return list(_HEAD.unpack(found) if len(found) == _HEAD.size else [0] * (2 * _OF_SEGMENT))
 

@@ -16,25 +16,25 @@ GIGA = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Performance figures of one device. None: no figure applies (`cpu`), or the device lacks the feature (bf16 on a
-    V100).
+    """Performance figures of one device. A figure is None if there is none for the device (`cpu`). A precision that the
+    device lacks, such as bf16 on a V100, is not in `peak_flops`.
 
     memory_bytes   GB in data sheets are read as 2**30 bytes
-    peak_flops     per second, dense (without sparsity), by the precision of a run. fp32: matrix products without TF32,
-                   torch's default (a convolution in fp32 may use TF32, and exceed this peak); tf32: with TF32 (`matmul:
-                   tf32`). tf32, fp64, bf16 and fp16: of the tensor (matrix) cores if the device has any, accumulated in
-                   fp32
-    memory_per_s   bytes between the device and its memory
-    link_per_s     bytes from one device to the others of its node, one way: NVLink or Infinity Fabric if every device
-                   has it, else PCIe
-    network_per_s  bytes from one device to those of other nodes, one way: the node's network divided by its devices, as
-                   in the vendor's own servers
+    peak_flops     operations per second of dense matrix products, by the precision of a run. fp32: without TF32,
+                   torch's default (a convolution in fp32 may use TF32, and exceed this peak). tf32: with TF32
+                   (`matmul: tf32`). tf32, fp64, bf16 and fp16: on tensor (matrix) cores if the device has any,
+                   accumulated in fp32
+    memory_per_s   bytes per second between the device and its memory
+    link_per_s     bytes per second from one device to the others of its node, one way: NVLink or Infinity Fabric if
+                   every device has it, else PCIe
+    network_per_s  bytes per second from one device to those of other nodes, one way: the node's network divided by its
+                   devices, as in the vendor's own servers
     device_names   torch's names of the device
-    reached        part of the peak that large matrix products reach in a long run: the best product in a short test by
-                   S. Bekman, ML engineering, "Maximum achievable matmul FLOPS" (github.com/stas00/ml-engineering,
-                   compute/accelerator, 2026-08). For Hopper and Blackwell, whose power limits slow down a long run,
-                   0.87 of that: MaxText's published step of Llama 3 70B on 128 H100s (docs/planner-times.md). 0.8 for
-                   devices that were not measured
+    reached        fraction of the peak that large matrix products reach in a long run. It is the best product measured
+                   in a short test by S. Bekman, ML engineering, "Maximum achievable matmul FLOPS"
+                   (github.com/stas00/ml-engineering, compute/accelerator, 2026-08). Hopper and Blackwell: 0.87 of that,
+                   because their power limits slow down a long run. The factor 0.87 follows from MaxText's published
+                   step of Llama 3 70B on 128 H100s (docs/planner-times.md). Devices that were not measured: 0.8
     """
 
     name: str
