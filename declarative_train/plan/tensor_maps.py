@@ -62,10 +62,10 @@ def respell(tensors: TensorMapPlan, name: str) -> str:
 
 
 def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | None = None) -> tuple[PartPlan, ...]:
-    """Return the tensors of a file that fill a parameter; () if published models do not have this parameter.
+    """Return the tensors of a published file that fill a parameter; () if published models do not have this parameter.
 
-    `stored`: the names in the file; None if unknown. If no name in the file begins with `TensorMapPlan.prefix`, the
-    names in the result do not begin with it either.
+    `stored`: the names in the file; None if unknown. The names in the result begin with `TensorMapPlan.prefix`, except
+    if no name in `stored` does.
     """
     found: Iterable[PartPlan] = tensors.entries.get(parameter, ())
     copies: tuple[str, ...] = ()
@@ -186,8 +186,8 @@ def check_published(
 
 
 def check_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[str, str | None] | None:
-    """Return (problem, hint) if tensors are missing in the file or have the wrong shape; None if everything fits. Only
-    the parameters in the map's `entries` are compared. `held`: shapes of the parameters. `found`: shapes in the
+    """Compare the parameters in the map's `entries` with a file. Return (problem, hint) if one of their tensors is
+    missing in the file or has the wrong shape; otherwise None. `held`: shapes of the parameters. `found`: shapes in the
     file."""
     problems = []
     for name in tensors.entries:

@@ -92,8 +92,11 @@ def with_estimates(
 
 def add_training_set(rows: tuple[MemoryPlan, ...], data: DataSpec, target: Target) -> tuple[MemoryPlan, ...]:
     """Return the memory of a plan with the training set added on each kind of device that has room for it. `rows`: the
-    memory without it, one row for each kind of device. Nothing is added if the memory of the GPU is unknown. The run
-    decides again, from the memory that is free then, whether to keep the training set on the device."""
+    memory without the training set, one row for each kind of device.
+
+    Nothing is added if the memory of the GPU is unknown, or if data workers make the batches. The run decides again,
+    from the memory that is free then, whether to keep the training set on the device.
+    """
     held, room = data.set(TRAINING).held_bytes, target.memory_bytes
     if target.hardware is None or room is None or not held or data.workers:
         return rows
@@ -109,9 +112,8 @@ def _not_traced(why: str, scale: MemoryScale | None) -> str:
 
 
 def _with_exact_memory(choice: ChoicePlan, memory_bytes: int) -> ChoicePlan:
-    """Return the choice of `auto` with the memory of the finished plan in the row of the chosen candidate. Until then
-    the row has an estimate, because the schedule of a candidate's pipeline is not computed. `memory_bytes`: the memory
-    of the plan."""
+    """Return the choice of `auto` with the chosen candidate's memory set to `memory_bytes`, the memory of the finished
+    plan. The choice has only an estimate before, because the pipeline schedule of a candidate is not computed."""
     taken = (replace(each, memory_bytes=memory_bytes) if each.verdict == TAKEN else each for each in choice.candidates)
     return replace(choice, candidates=tuple(taken))
 

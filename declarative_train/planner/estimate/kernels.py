@@ -79,9 +79,9 @@ class NodeKernels:
 def kernels_of(
     graph: Graph, parameters: Sequence[ParameterPlan], works: Mapping[str, tuple[Work, ...]], precision: str
 ) -> dict[str, NodeKernels]:
-    """Trace the nodes of a graph, and return a dict from node name to kernels. `works`: node name -> arithmetic and
-    traffic of its layers, computed from shapes. They are used for layers that cannot be traced, such as those of
-    plugins."""
+    """Return the kernels of each node of a graph, by name. They come from traces of the node's layers and expressions.
+    A layer that cannot be traced, such as some of plugins, gets kernels from `works` instead. `works`: dict from the
+    name of a node to arithmetic and memory traffic of its layers, computed from shapes."""
     stored = {item.name: item for item in parameters if item.storage is not None}
 
     def measure(
@@ -145,8 +145,8 @@ def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int
 
 @lru_cache(maxsize=256)
 def unpacking(storage: StorageName, shape: tuple[int, ...], precision: str) -> NodeKernels:
-    """Return the kernels that unpack a weight stored in fewer bits, once in the forward and once in the backward.
-    `storage`: the number format. `shape`: rows and columns of the weight."""
+    """Return the kernels that unpack a weight stored in fewer bits. They run in the forward and again in the backward.
+    `storage`: the number format. `shape`: (rows, columns) of the weight."""
     rows, columns = shape
     with without_memory(nn.Identity()):
         packed = torch.empty(rows, row_bytes(storage, columns), dtype=torch.uint8)
@@ -159,8 +159,8 @@ def unpacking(storage: StorageName, shape: tuple[int, ...], precision: str) -> N
 
 @lru_cache(maxsize=4096)
 def _from_work(work: Work, precision: str) -> NodeKernels:
-    """Return kernels for a layer that was not traced: one in the forward and two in the backward. `work`: arithmetic
-    and memory traffic, computed from the shapes of the layer."""
+    """Return kernels for a layer that was not traced. One kernel stands for its forward, and two equal ones for its
+    backward. `work`: arithmetic and memory traffic of the layer, computed from shapes."""
     width = torch.finfo(DTYPES[precision]).bits // 8
     moved = [width * work.parameters, width * work.elements]
     kind = PRODUCT if work.forward else MEMORY

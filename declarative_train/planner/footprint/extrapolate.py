@@ -33,11 +33,11 @@ Passes = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrace:
-    """Live memory during a step.
+    """Live memory during a traced step.
 
-    passes   for each pass (casts, forward, backward, ...), the names of its operations
+    passes   operations by pass (casts, forward, backward, ...): for each pass, the names of its operations
     bytes    array (operations, classes of memory) of the live bytes after each operation
-    merged   like `passes`, but consecutive passes of the same type are one
+    merged   like `passes`, but consecutive passes of the same type are joined into one
     """
 
     passes: Passes
@@ -59,9 +59,12 @@ def memory_trace(live: LiveBytes) -> MemoryTrace:
 
 
 def extrapolate(base: MemoryTrace, longer: Sequence[MemoryTrace], copies: Sequence[int]) -> Any:
-    """Return the live bytes of a step with more copies of blocks, as a float array (operations, classes of memory).
-    `base`: trace with `FEW` copies in each chain. `longer[i]`: trace with one more copy in chain i. `copies[i]`: the
-    wanted number of copies in chain i. Raises UnevenError."""
+    """Return the live bytes of a step with more copies of blocks, extrapolated from traces with few copies. The result
+    is a float array (operations of `base`, classes of memory).
+
+    `base`: trace with `FEW` copies in each chain. `longer[i]`: trace with one more copy in chain i only. `copies[i]`:
+    the wanted number of copies in chain i. Raises UnevenError.
+    """
     found = base.bytes.astype(np.float64)
     for course, number in zip(longer, copies, strict=True):
         found = found + (number - FEW) * _growth(base, course)
