@@ -114,8 +114,8 @@ def make_batches(slots: Sequence[Slot], take: Take, epoch: int | None = None) ->
 
 
 def mask_rows(batch: Batch, skipped: np.ndarray) -> Batch:
-    """Return a copy of the batch in which some rows are padding: they come last and have weight 0. `skipped`
-    (num_rows,) bool: True for these rows."""
+    """Return a copy of the batch in which the rows `skipped` become padding: they get weight 0 and are moved to the
+    end. `skipped` (num_rows,) bool: True for such a row."""
     import torch
 
     size = len(next(iter(batch.tensors.values())))

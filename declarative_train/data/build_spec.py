@@ -259,10 +259,10 @@ def _report_skipped(draft: DataDraft, tables: Mapping[str | None, Table], prepar
 def _report_unread(
     draft: DataDraft, main: Table, parts: Mapping[str, FieldReader], tables: Mapping[str | None, Table]
 ) -> None:
-    """Report content of the rows that the recipe's fields should read but do not, such as keys of messages.
+    """Report what the fields should read from the source but do not: keys of messages, or a whole column.
 
-    `main`: table of the main source. `parts`: reader of each field. `tables`: table of each source; packs may have
-    added to these tables.
+    `main`: table of the main source. `parts`: reader of each field. `tables`: table of each source, as packs may have
+    changed it.
     """
     for table in tables.values():
         for name, message, hint in table.unread():

@@ -148,7 +148,7 @@ class MixturePositions:
 
 class MixedOrder:
     """Order of the samples of a mixture. A schedule chooses a source for each position of an epoch. This source gives
-    its next sample; after its last one, it begins again in another order.
+    its next sample. After its last sample, a source begins its next pass.
 
     `starts` (sources + 1,): the index in the set of each source's first sample, then the number of all samples.
     `blocks`: the index in the set of each block's first sample, as for `RolledOrder`; None if no source is

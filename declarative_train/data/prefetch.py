@@ -122,9 +122,9 @@ class _Failure:
 class Prefetcher(Generic[K, T]):
     """Results of `make(name)` for each of `names`, computed ahead in that order by threads of this process.
 
-    The threads pause while the results in memory have a total size of `room`; `size_of(name)` is the size of one
-    result. In two cases one more result is computed all the same: `get` waits for a result that no thread has begun, or
-    `get` has returned all results in memory.
+    The results in memory have a total size of at most `room`; `size_of(name)` is the size of one result. In two cases
+    one more result is computed all the same: `get` waits for a result that no thread has begun, or `get` has returned
+    all results in memory.
     """
 
     def __init__(

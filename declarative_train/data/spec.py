@@ -16,8 +16,9 @@ class FileRecord:
     """Record of a file or folder on which the plan depends. It shows whether the file or folder changed later.
 
     If `modified_ns` is None, `sha256` is a hash of the whole content. Otherwise `sha256` is a hash of the size and of
-    some parts of the content; of a folder, of the names and sizes of its files. A change elsewhere is then found by
-    `modified_ns`, the date of the last change on this machine. It is 0 if the date is unknown.
+    some parts of the content; of a folder, of the names and sizes of its files. The date of the last change,
+    `modified_ns`, then shows whether the other parts may have changed. It is comparable on one machine only; 0 means
+    unknown.
     """
 
     path: str

@@ -89,8 +89,8 @@ class StatisticsCache:
         return found, problems
 
     def check_once(self, parts: Sequence[FieldReader], look: Callable[[], None]) -> None:
-        """Call `look`, which checks the values of `parts`. The call is left out if the cache shows that a check of the
-        same values succeeded earlier."""
+        """Call `look`, a function that checks the values of the fields `parts`, unless the cache shows that a check of
+        the same values succeeded earlier."""
         place = self._place("looked", parts)
         if load(place) is None:
             look()

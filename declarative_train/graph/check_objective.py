@@ -61,8 +61,8 @@ class Measure:
     def with_task(self, target: TensorSpec | None) -> Measure:
         """Return the metric with the task "multiclass" if two things hold: its target has a probability for each class,
         and its loss expects that only one class is right (`one_class`). Without a task, the metric would allow several
-        right classes. Return the metric unchanged if its `task` is set, or if it has no such key. `target`: spec of the
-        target."""
+        right classes. Otherwise return the metric unchanged, also if its key `task` is set or does not exist. `target`:
+        spec of the target."""
         if (
             not self.one_class
             or target is None
@@ -91,8 +91,8 @@ def _names(edges: Edges) -> tuple[str | None, ...]:
 
 
 def _follows_from_loss(term: Term, other: Term | Measure) -> bool:
-    """Return whether `other` is a perplexity that can be computed from the values of the loss `term`, so that it does
-    not need the scores: it reads the same tensors, and the loss has neither label smoothing nor class weights."""
+    """Return whether `other` is a perplexity that follows from the values of the loss `term` alone, so that no scores
+    are needed. This is so if it reads the same tensors, and the loss has neither label smoothing nor class weights."""
     if isinstance(other, Term) or other.component.type != "perplexity" or other.edges != term.edges:
         return False
     same = getattr(term.component, "ignore_index", None) == other.ignore_index

@@ -317,8 +317,8 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 
 
 def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
-    """Return `spec`, the spec of a layer's output, with a range of values. The range is computed from the ranges of the
-    inputs, by the expression that is equivalent to the layer."""
+    """Return `spec`, the spec of a layer's output, with the range that its values can have. The layer is equivalent to
+    an operation of an expression, which computes this range from the ranges of the inputs."""
     options = layer.options() if isinstance(layer, FunctionLayer) else {}
     known = [read_range(each) for each in inputs.values()]
     if layer.operation in OPERATORS:
@@ -329,7 +329,7 @@ def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
 
 
 def _with_intervals(spec: TensorSpec, first: TensorSpec) -> TensorSpec:
-    """Return `spec`, the spec of a layer's output, with the interval of values of `first`, the spec of the layer's
-    first input. This is valid for layers that only move values. If the interval is unknown or the dtypes differ, return
-    `spec` unchanged."""
+    """Return `spec`, the spec of a layer's output, with the interval of values of the layer's first input (`first`).
+    This is for layers that only move values. If the interval is unknown or the dtypes differ, return `spec`
+    unchanged."""
     return spec if first.interval is None or first.dtype != spec.dtype else spec.between((first.interval,))

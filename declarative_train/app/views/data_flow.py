@@ -182,7 +182,8 @@ def trained_count_text(plan: Plan) -> str:
 
 
 def update_rows(plan: Plan) -> list[Row]:
-    """Return a row for each group of parameters that are updated in the same way."""
+    """Return the table rows that describe the optimizer's update: one row for each group of parameters that are updated
+    in the same way."""
     groups = groups_of(plan)
     how, done = describe_update(plan), f"step 1 of {plan.training.num_steps:,} done"
     if len(groups) == 1:
