@@ -103,8 +103,8 @@ class Ranks(Collective):
         return parts.view(self.size, *tensor.shape).movedim(0, 1).flatten(1, 2)
 
     def sum_tokens(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum the tensors (B, T, ...) over the ranks, and return this rank's slice of the sum along T (a
-        reduce-scatter)."""
+        """Sum a tensor (B, T, ...) over the ranks, and return only this rank's part of the sum: T is divided into equal
+        slices, one per rank (a reduce-scatter)."""
         B, T, *rest = tensor.shape
         parts = tensor.reshape(B, self.size, T // self.size, *rest).movedim(1, 0).contiguous()
         found = torch.empty_like(parts[0])
@@ -129,7 +129,7 @@ class Ranks(Collective):
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(tensor.dtype)
 
     def _sizes_and_dtype(self, tensor: torch.Tensor) -> tuple[list[int], torch.dtype]:
-        """Return the number of rows of each rank's `tensor`, and a dtype that can represent the tensors of all
+        """Return the number of rows that `tensor` has on each rank, and a dtype that can represent the values of all
         ranks."""
         mine = torch.tensor([len(tensor), _DTYPES.index(tensor.dtype)], dtype=torch.int64, device=tensor.device)
         parts = [torch.empty_like(mine) for _ in range(self.size)]

@@ -135,8 +135,8 @@ def _too_few_gpus(layout: LayoutPlan, num_visible: int, where: str) -> RunFailur
 
 
 def num_gpus_wanted(layout: LayoutPlan) -> int:
-    """Return the number of GPUs that each node must have. It is the highest GPU index in the layout plus one, because
-    the layout may leave out some indices."""
+    """Return the number of GPUs that each node must have: the highest GPU index in the layout plus one. It is not the
+    number of indices, because the layout may leave out some."""
     return max(*layout.devices, *layout.rank_devices, 0) + 1
 
 

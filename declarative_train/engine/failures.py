@@ -119,9 +119,9 @@ _NOT_OURS = (RunFailure, PeerFailure, DataError, ComponentError, OSError, Memory
 def describe_failure(
     error: BaseException, rank: int, stage: int | None, step: int | None, run_dir: Path | None = None
 ) -> Failure:
-    """Return the report of an error on this rank. `stage`: pipeline stage of the rank, or None. `step`: current
-    optimizer step; None if the rank is not in a step. `run_dir`: the run's folder, by which errors about its files are
-    recognised."""
+    """Return the report of `error`, which occurred on this rank. `stage`: pipeline stage of the rank, or None. `step`:
+    current optimizer step; None outside of steps. `run_dir`: the run's folder; an error about a file in it gets a
+    special message."""
     trace = masked("".join(traceback.format_exception(error)))
     error = _unwrap(error)
     is_known = isinstance(error, _NOT_OURS) or _is_out_of_memory(error) or _shorten_torch_error(error) is not None

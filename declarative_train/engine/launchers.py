@@ -82,8 +82,9 @@ def _is_of(launcher: Launcher, environment: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Index of this node (machine) in a run on several nodes, and address of node 0. `node`: the index. `head`, `port`:
-    address of node 0, the head node. `key`: option or environment variable in which the user gave this address."""
+    """Place of this node (machine) in a run on several nodes. `node`: its index. `head`, `port`: address of node 0, the
+    head node, at which all nodes meet. `key`: an option or environment variable that gives this address, for
+    messages."""
 
     node: int
     head: str
@@ -97,9 +98,10 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class NodeLauncher:
-    """Launcher that starts one process on each node. `node`, `num_nodes`, `heads`, `port`: environment variables with
-    the index of this node, the number of nodes, and the address and port of node 0 (the head node). `only`: an
-    environment variable and the value that it must have; ("", ""): no condition."""
+    """Launcher that starts one process on each node. The attributes, except `name`, are names of environment variables.
+    `node`: index of this node. `num_nodes`: number of nodes. `heads`: address of node 0, the head node; the first
+    variable with a value counts. `port`: port of node 0. `only`: a condition (variable, value), where the value may
+    also be that of another variable; ("", ""): no condition."""
 
     name: str
     node: str

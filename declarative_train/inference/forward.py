@@ -112,9 +112,9 @@ def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
 
 
 def batch_rows(trained: Trained, fields: Sequence[str], wanted: int | None) -> int:
-    """Return the number of rows per batch. It is `wanted` if this is given. Otherwise it is the batch size of the run's
-    evaluations (without evaluations, its microbatch size), or more if rows are small. `fields`: names of the fields
-    that are read."""
+    """Return the number of rows per batch: `wanted`, if it is not None. Otherwise it is the batch size of the run's
+    evaluations, or the microbatch size of a run without evaluations. It is increased if rows are small. `fields`: names
+    of the fields that are read."""
     if wanted is not None:
         return wanted
     evaluation = trained.plan.evaluation

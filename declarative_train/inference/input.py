@@ -45,9 +45,9 @@ Pieces = Iterator[Piece]
 class Input:
     """Rows that can be read once, from first to last.
 
-    `names`                       columns of the first file
-    `large`                       columns that contain whole files (images)
-    `pieces(columns, most)`       lists pieces of at most `most` rows (None: no limit) for reading `columns`
+    `names`                       names of the columns in the first file
+    `large`                       columns whose values are whole files (images)
+    `pieces(columns, most)`       yields pieces of at most `most` rows (None: no limit); `columns` will be read
     `read_piece(piece, columns)`  reads these columns of a piece
     `decimal`                     decimal point of numbers in text
     """
@@ -79,8 +79,9 @@ def slices(num_rows: int, size: int) -> Pieces:
 
 
 def make_row_namer(title: str, row: int) -> Callable[[int], str]:
-    """Return a function that names a row in messages: it takes a row of a chunk and returns text such as `row 7 of
-    new.csv`. `row`: row of the file `title` at which the chunk begins, counted from 0."""
+    """Return a function that names the rows of a chunk in messages. It takes the index of a row in the chunk and
+    returns text such as `row 7 of new.csv`. `title`: the file. `row`: index of the chunk's first row in the file, from
+    0."""
     return lambda inside: f"row {row + inside + 1:,} of {title}"
 
 

@@ -21,8 +21,9 @@ Values = Mapping[str, np.ndarray]
 
 
 class SampleBatch(NamedTuple):
-    """Batch of samples. `start`: index of its first sample in the input. `values`: arrays by field. `kept`: columns of
-    the input that are copied to the result, or None."""
+    """Batch of samples. `start`: index of the first sample among all samples of the input. `values`: a dict from field
+    to array (N, ...). `kept`: the columns of the result that precede the predictions, such as copied columns of the
+    input; None if there are none."""
 
     start: int
     values: Values
@@ -34,8 +35,8 @@ class SampleBatch(NamedTuple):
 
 
 class Samples(Protocol):
-    """Interface for the samples of an input. `pieces` lists pieces (ranges of samples) in order. `batches` reads the
-    samples of a piece, in any process."""
+    """Interface for reading the samples of an input. `pieces` yields pieces (ranges of samples), in order. `batches`
+    yields the batches of one piece; it can be called in another process than `pieces`."""
 
     def pieces(self) -> Pieces: ...
 

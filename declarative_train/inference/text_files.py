@@ -128,8 +128,9 @@ def _open(file: str) -> IO[bytes]:
 
 
 def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, most: int | None) -> Pieces:
-    """Yield the pieces of a csv file. `how`: the dialect. `columns`: columns whose values the pieces contain, if the
-    file must be parsed to find its rows. `most`: maximum number of rows per piece; None: no limit."""
+    """Yield the pieces of a csv file. A piece is a range of bytes, or contains parsed values if the file must be parsed
+    to find its rows. `how`: the dialect. `columns`: columns of the parsed values. `title`: the file's name in messages.
+    `most`: maximum number of rows per piece (None: no limit), which pieces with parsed values may exceed."""
     row = 0
     if packing(file) is None:
         with _open(file) as stream:
@@ -181,8 +182,8 @@ def _parts(block: bytes, most: int | None) -> list[tuple[int, int]]:
 
 
 def _split_pieces(pieces: Pieces, most: int | None) -> Pieces:
-    """Yield the pieces, split into pieces of at most `most` rows (None: no limit). Only pieces that contain values are
-    split; others have few enough rows."""
+    """Yield `pieces`, but split those with more than `most` rows (None: no limit). This is needed only for pieces that
+    contain parsed values; pieces that are byte ranges already have at most `most` rows."""
     for piece in pieces:
         where = piece.where
         if most is None or piece.num_rows <= most or not isinstance(where, _ReadColumns):

@@ -240,7 +240,7 @@ class Trained:
 
 
 def drop_quantization(plan: Plan) -> Plan:
-    """Return the plan with all weights in full precision, instead of nf4 or int8."""
+    """Return the plan of the same model with unquantized weights: none of them is stored as nf4 or int8."""
     from declarative_train.plan.codec import sign
 
     return sign(replace(plan, parameters=tuple(replace(item, storage=None) for item in plan.parameters)))

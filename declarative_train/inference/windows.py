@@ -35,9 +35,9 @@ _PIECE_VALUES = 1 << 22  # most values per piece
 
 
 def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | None = None) -> tuple[Table, str]:
-    """Return the files as one opened table, and its name in messages. `paths`: paths, globs or URLs; standard input is
-    not accepted. `source`: the run's `data.source`. `title`: the name in messages; None: made from the paths. Raises
-    UsageError and InputError."""
+    """Open files as one table. Return the table and its name in messages. `paths`: paths, globs or URLs; standard input
+    is not accepted. `source`: the run's `data.source`. `title`: the name in messages; None: it is made from the paths.
+    Raises UsageError and InputError."""
     if STDIN in paths:
         raise UsageError("`-` is standard input, and cannot be combined with files")
     own = str(source["type"])
@@ -54,7 +54,7 @@ def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | No
 
 
 def table_of_frame(frame: pa.Table) -> tuple[Table, str]:
-    """Return rows in memory as a table, and its name in messages."""
+    """Return a table that reads rows in memory, and the name of the table in messages."""
     from declarative_train.components.datasets.arrow_columns import MemoryTable
 
     return MemoryTable([("the frame", frame)]), "the frame"
@@ -79,8 +79,9 @@ def make_field_reader(spec: FieldSpec, table: Table, window: WindowSpec | None) 
 
 
 class WindowSamples:
-    """Samples that are windows of rows. A window begins every `stride` rows, from the first row of each group. If rows
-    are left at the end of a group, one more window ends with its last row."""
+    """Samples that are windows of rows. In each group a window begins at the first row, and then every `stride` rows.
+    If rows are left at the end of the group, one more window ends with its last row. A group with fewer rows than a
+    window has no window."""
 
     def __init__(
         self,

@@ -24,14 +24,14 @@ def do_nothing(*_: object) -> None:
 class GradientSync:
     """Functions with which an axis combines the gradients of its ranks. The defaults are for a single process.
 
-    `call`           run the model on a chunk in training (in a pipeline, its schedule runs the model)
-    `begin`          called before a chunk, with the number of its rows without padding (None: no padding), and whether
-                     it is the last chunk of the step
-    `end`            called after the backward of a chunk
+    `call`           runs the model on a chunk in training (in a pipeline, the schedule does this)
+    `begin`          called before each chunk. First argument: number of rows without padding; None: no padding. Second
+                     argument: whether this is the last chunk of the step
+    `end`            called after the backward of each chunk
     `reduce`         called after the last backward: turns this rank's gradients into those of the whole batch
-    `norm`           return the norm of the given gradients together, including shards on other ranks
-    `finish`         called after the optimizer's update, to update running statistics; the argument is a bool tensor,
-                     false if the update was skipped, or None if no update is ever skipped
+    `norm`           returns the norm of all given gradients together, including their shards on other ranks
+    `finish`         called after the optimizer's update, to update running statistics. Argument: bool tensor, false if
+                     the update was skipped; None if no update is ever skipped
     `is_replicated`  whether every rank has the whole model and the whole optimizer state
     """
 

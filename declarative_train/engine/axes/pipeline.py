@@ -284,8 +284,9 @@ def keep_parameters(module: nn.Module) -> None:
 
 
 class ScheduleLoss:
-    """Loss function for torch's schedule. It takes the outputs of the last stage and the row indices of a microbatch,
-    returns the scaled loss, and collects the sums of the loss terms."""
+    """Loss function for torch's schedule. Called with the outputs of the last stage and the row indices of a
+    microbatch, it returns the sum of the loss terms times their factors, and keeps the sums without factors for
+    `take`."""
 
     def __init__(self, runner: StepRunner, rows_per_chunk: int) -> None:
         self._runner = runner

@@ -64,9 +64,9 @@ def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEn
 
 
 def resolve_weights(plans: Iterable[WeightsPlan], look: DamageCheck) -> tuple[tuple[WeightsPlan, ...], list[str]]:
-    """Return entries of `model.weights` (`plans`) in which paths of runs are replaced by those of checkpoints. Also
-    return the reasons why other checkpoints were skipped. `look`: function that checks a checkpoint for damage. Raises
-    RunFailure if a path has no weights."""
+    """Return the entries `plans` of `model.weights`, with the path of a checkpoint instead of that of a run, and the
+    reasons why other checkpoints were skipped. Entries that name a file stay as they are. `look`: function that checks
+    a checkpoint for damage. Raises RunFailure if a path has no weights."""
     resolved: list[WeightsPlan] = []
     passed_over: list[str] = []
     for plan in plans:

@@ -26,8 +26,9 @@ from declarative_train.graph.initialise import blocks_of
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """This rank's part of a tensor that an axis divides. `size`: shape of the whole tensor. `blocks`: a dict from the
-    position of a block's first element in the whole tensor to the values of the block."""
+    """This rank's part of a tensor that an axis divides. The part consists of blocks. `size`: shape of the whole
+    tensor. `blocks`: a dict from position to values of each block. The position is that of the block's first element in
+    the whole tensor."""
 
     size: torch.Size
     blocks: Mapping[torch.Size, torch.Tensor]
@@ -51,8 +52,8 @@ def make_tensor_part(tensor: torch.Tensor, cut: RankCut) -> Part:
 def split_off(
     tensors: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut]
 ) -> tuple[dict[str, torch.Tensor], dict[str, Part]]:
-    """Return the tensors without an entry in `cuts`, which DCP can save by itself, and a Part for each of the others
-    (this rank's blocks of a divided tensor)."""
+    """Return two dicts by name. The first has the tensors that are not in `cuts`; DCP can save them by itself. The
+    second has a Part for each tensor in `cuts`, which an axis divides."""
     plain = {name: tensor for name, tensor in tensors.items() if name not in cuts}
     return plain, {name: make_tensor_part(tensors[name], cut) for name, cut in cuts.items() if name in tensors}
 

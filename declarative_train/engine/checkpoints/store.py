@@ -250,8 +250,8 @@ def damage(entry: CheckpointEntry) -> str | None:
 
 
 def hasty_damage(entry: CheckpointEntry) -> str | None:
-    """Return why a checkpoint is damaged, or None, for callers that cannot wait: checkpoints of more than `HASTY_BYTES`
-    are not checked."""
+    """Return why a checkpoint is damaged, or None. For callers that cannot wait: a checkpoint of more than
+    `HASTY_BYTES` is not checked, and the result is None."""
     return damage(entry) if entry.size_bytes <= HASTY_BYTES else None
 
 

@@ -97,8 +97,8 @@ def names_in(records: list[Record]) -> set[str]:
 
 
 def add_relative_path(record: Record, checkpoint: str) -> Record:
-    """Return `record`, a reference to weights files, with their path relative to the folder `checkpoint`. If the files
-    or the checkpoint are not on this machine, return `record` unchanged."""
+    """Return `record`, a reference to weights files, with a second path to these files, relative to the folder
+    `checkpoint`. If the files or the checkpoint are at a URL, return `record` unchanged."""
     path, folder = local_path(record["weights"]["path"]), local_path(checkpoint)
     if path is None or folder is None:
         return record
@@ -106,9 +106,9 @@ def add_relative_path(record: Record, checkpoint: str) -> Record:
 
 
 def locate_files(record: Record, checkpoint: str) -> Record:
-    """Return `record`, a reference to weights files, with the path at which the files are now. This is the recorded
-    path, or the path relative to the folder `checkpoint` if both were moved. Raises CheckpointFailure if files are
-    missing or have changed."""
+    """Find the weights files to which `record` refers, and return `record` with their present path. It is the recorded
+    path or, if the unchanged files are not there, the recorded path relative to `checkpoint`, the folder of the
+    checkpoint. Raises CheckpointFailure if files are missing or have changed."""
     weights = record["weights"]
     places = [str(weights["path"])]
     folder = local_path(checkpoint)

@@ -63,8 +63,8 @@ class WeightSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenedWeights:
-    """Opened file of initial values. `names`: a dict from the names of the model's parameters that the file fills to
-    the names of tensors in the file."""
+    """Opened file of initial values. `names`: a dict from each parameter of the model that gets its values from the
+    file to the name of the tensor in the file."""
 
     source: WeightSource
     names: Mapping[str, str]
@@ -176,8 +176,8 @@ def _require_none(plan: WeightsPlan, problem: tuple[str, str | None] | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTensors:
-    """Tensors of a run's checkpoint, which may have been saved with another layout. `kind`: prefix of the tensors'
-    names in the checkpoint, such as `model/`. `shapes`, `dtypes` and all methods use names without it."""
+    """Tensors in the checkpoint of a run, whose layout may be another one. `kind`: prefix of the names of these tensors
+    in the checkpoint, such as `model/`. `shapes`, `dtypes` and all methods use names without the prefix."""
 
     entry: CheckpointEntry
     shapes: Shapes
