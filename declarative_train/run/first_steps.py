@@ -84,8 +84,8 @@ class FirstSteps:
         return [f"at the end, too, no gradient reached {list_quoted(left)}: they were never trained"] if left else []
 
     def _local(self) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Return a list of (name, parameter, gradient) of the parameters with a gradient. Of a sharded tensor it has
-        this rank's shard."""
+        """Return (name, parameter, gradient) of each parameter that has a gradient. If a tensor is sharded, only this
+        rank's shard of it is returned."""
         return [
             (name, _own_part(parameter.detach()), _own_part(parameter.grad))
             for name, parameter in self._engine.optimizer.parameters.items()

@@ -186,8 +186,8 @@ class Pace:
 
     @property
     def end_s(self) -> float:
-        """Seconds without progress after which all ranks are stopped (the round is ended): a little less than the time
-        limit of collectives."""
+        """Seconds without progress after which the round (a start of all ranks) is ended and all ranks are stopped. It
+        is a little less than the time limit of collectives."""
         limit = limit_s("DTRAIN_TIMEOUT_S")
         return max(0.5 * limit, 0.95 * limit - 2)
 

@@ -36,10 +36,10 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """State of an agent. `beat` counts the exchanges. `round`, `run`: number and folder of the last round (a start of
-    all ranks) in which it took part. `result`: how that round ended on this node; None while its ranks work.
-    `asked_by`: signal that asked the agent to stop, or None. `beats`: newest heartbeats of its ranks. `has_left`: the
-    agent is exiting."""
+    """State of one agent, which it sends to the coordinator. `beat`: how many times it has sent its state. `round`,
+    `run`: number and run folder of the last round in which it took part. (A round is one start of all ranks.) `result`:
+    how that round ended on this node; None while its ranks work. `asked_by`: signal that asked the agent to stop, or
+    None. `beats`: newest heartbeat of each of its ranks. `has_left`: the agent is exiting."""
 
     agent: str
     node: int

@@ -67,8 +67,8 @@ class CsvSink(Sink):
         csv.DictWriter(self._stream, self._columns).writerow(row)
 
     def _rewrite(self, columns: Sequence[str], *, last_step: int | None = None) -> None:
-        """Rewrite the file with these columns and the rows up to `last_step` (None: all). The complete new file
-        replaces the old one."""
+        """Write the file again, with the given columns. Rows after step `last_step` are left out; None: all rows are
+        kept. A complete new file replaces the old one."""
         self._stream.close()
         new_path = self._path.with_suffix(".csv.new")
         with new_path.open("w", encoding="utf-8", newline="") as stream:

@@ -351,9 +351,9 @@ def _find_in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> ResumePoint |
 
 
 def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest undamaged checkpoint in `root`, a run's folder of checkpoints; None if there is no checkpoint.
-    If the run's folder is not on this machine, the checkpoint starts a new run. Raises NoWholeCheckpoint if all are
-    damaged."""
+    """Return the newest undamaged checkpoint of one run, and the run to continue. `root`: the run's folder of
+    checkpoints. Return None if it has no checkpoint. If the run's own folder is unknown on this machine, a new run
+    starts from the checkpoint. Raises NoWholeCheckpoint if all checkpoints are damaged."""
     run = owner_of(root)
     if run is not None and Path(run).is_dir():
         lock.take(Path(run))
@@ -368,8 +368,9 @@ def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | N
 
 
 def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return the checkpoint at `path`, which the user chose. If its run has newer checkpoints, a new run starts from
-    it, so that the newer ones are not overwritten. Raises CheckpointFailure if it is damaged."""
+    """Return the checkpoint at `path`, which the user chose, and the run to continue. A new run starts from the
+    checkpoint if its own run is not on this machine, or has newer checkpoints, which must not be overwritten. Raises
+    CheckpointFailure if the checkpoint is damaged."""
     root, _, _ = path.rpartition("/")
     store = CheckpointStore(root)
     try:

@@ -29,9 +29,9 @@ _WORDS_OF_YAML = frozenset({"true", "false", "null", "nan", "inf", "yes", "no", 
 
 @dataclass(frozen=True, slots=True)
 class FirstRecipe:
-    """Contents of a first recipe, from which its text is written. `command`: the command that its header names.
-    `num_rows`: number of rows of the table. `is_sampled`: only some of the rows were inspected. `seed`: seed of the
-    split. `lacking`: the classes that have no row in a set, by set."""
+    """Contents of a first recipe, from which its text is written. `command`: the command that the recipe's header
+    names. `num_rows`: number of rows of the table. `is_sampled`: only some of these rows were inspected. `seed`: seed
+    with which the rows are split into sets. `lacking`: for each set without rows of some classes, these classes."""
 
     path: str
     command: str

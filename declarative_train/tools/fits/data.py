@@ -1,8 +1,8 @@
-"""JSON object of `dtrain fits --json`.
+"""JSON object that `dtrain fits --json` prints.
 
-`trainjob_patch` follows KEP-3328 of Kubeflow Trainer (a draft): a plugin patches only `spec.trainer.numNodes` of a
-suspended TrainJob, and sets an annotation when it has finished. It is null if the target does not fit.
-"""
+Its entry `trainjob_patch` is for Kubeflow Trainer and follows the draft KEP-3328: a plugin changes only the number of
+nodes (`spec.trainer.numNodes`) of a suspended TrainJob, and sets an annotation when it has finished. The entry is null
+if the target does not fit."""
 
 from __future__ import annotations
 
@@ -61,5 +61,6 @@ def as_data(found: Fits) -> dict[str, Any]:
 
 
 def _patch(num_nodes: int) -> dict[str, Any]:
-    """Return the merge patch that a plugin of Kubeflow applies to a TrainJob, so that it runs on `num_nodes` nodes."""
+    """Return the merge patch that a plugin of Kubeflow applies to a TrainJob. It sets the number of nodes, and the
+    annotation which says that the plugin has finished."""
     return {"metadata": {"annotations": {DONE: "yes"}}, "spec": {"trainer": {"numNodes": num_nodes}}}

@@ -204,9 +204,9 @@ def _does_fit(each: CandidatePlan) -> bool:
 
 
 def _in_order(changes: list[Change], plan: Plan, does_fit: bool) -> list[Change]:
-    """Return `changes` sorted by usefulness. Changes with which the plan fits come before the others. Both groups are
-    sorted by memory. But if the unchanged plan already fits (`does_fit`), the first group is sorted by the step time
-    that a change saves, then by memory."""
+    """Return `changes` with the most useful first. Changes with which the plan fits come before those with which it
+    does not. Within both groups, changes that need less memory come first. If the unchanged plan fits (`does_fit`), the
+    first group is sorted by step time before memory: changes that save more time come first."""
     step_s = 0.0 if plan.estimate is None else plan.estimate.step_s or 0.0
 
     def key(each: Change) -> tuple[bool, float, int]:

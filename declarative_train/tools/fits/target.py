@@ -188,8 +188,9 @@ def _main_input(config: Mapping[str, Any], name: str) -> str:
 
 
 def _node(config: Mapping[str, Any], folder: str, block: str | None, shape: _Shape) -> tuple[Tree, str]:
-    """Return the model's node as a YAML tree, and a text on what computes it: timm, transformers or a block. `block`:
-    the block of dtrain that computes the model, or None."""
+    """Return the node of the model in the recipe, as a YAML tree, and what computes it: `timm`, `transformers` or
+    `block <name>`. `block`: the block of dtrain that computes the model; None: there is none, so a library does.
+    `shape`: what the model reads."""
     if is_of_timm(config):
         return {"type": "timm", "path": folder, "input": "picture"}, "timm"
     if block is not None:

@@ -93,9 +93,9 @@ class _Running:
 
 
 class SweepRunner:
-    """Runner of a sweep. `compiled`: function that returns the plan of a point; if the plan has errors, it prints them
-    and returns None, and the point counts as failed. `say`: function that prints a line. `known`: results from before
-    the sweep was resumed."""
+    """Runner of a sweep. `compiled`: function that returns the plan of a point. If the plan has errors, the function
+    prints them and returns None, and the point counts as failed. `say`: function that prints a line. `known`: results
+    of a sweep that is resumed."""
 
     def __init__(
         self,
