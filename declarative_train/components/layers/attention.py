@@ -213,8 +213,8 @@ class SelfAttention(Layer):
 
 
 class CrossAttention(Layer):
-    """Multi-head attention of each sequence of `query` (B, ..., T, D) to the sequence of `context` (B, ..., S, E) at
-    the same index, with the result (B, ..., T, D).
+    """Multi-head attention: the positions of `query` (B, ..., T, D) attend to those of `context` (B, ..., S, E), with
+    the result (B, ..., T, D). Each sequence of `query` attends only to the sequence of `context` at the same index.
 
     `mask` is true where a position of the context may be seen: (B, ..., S), or (B, ..., T, S) for each pair (query,
     key). Leading dimensions of size 1 are repeated. Parameters `query.*`, `key_value.*` (or `key.*`, `value.*`) and
@@ -392,9 +392,9 @@ def _start_of(parameter: str) -> Init | None:
 
 
 def _products(use: Use, query: str, context: str) -> Iterable[Product]:
-    """Yield the matrix products of an attention layer: the projections, then queries times keys and weights times
-    values. `query`, `context`: name of the input from which queries are computed, and of that from which keys are
-    computed. A causal mask does not lower the count, as in torch's flop counter.
+    """Yield the matrix products of an attention layer: the projections, queries times keys, and weights times values.
+    `query`: name of the input from which queries are computed. `context`: name of the input from which keys and values
+    are computed. A causal mask does not lower the number of operations, as in torch's flop counter.
     """
     (*leading, T, _), S = use.inputs[query].shape, use.inputs[context].shape[-2]
     sequences = prod(leading)

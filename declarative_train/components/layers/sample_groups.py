@@ -123,7 +123,7 @@ class SampleGroups:
 
 class _Recomputation(AbstractContextManager[None]):
     """Context for the recomputation of a forward (activation checkpointing). Modules see the number of rows of the
-    original forward, and do not count statistics again.
+    original forward. They do not add to the running statistics a second time.
     """
 
     def __init__(self, groups: SampleGroups) -> None:

@@ -310,7 +310,7 @@ class Adafactor(Optimizer):
         return torch.optim.Adafactor(groups, **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
-        """Return the number of elements of optimizer state for a parameter of this shape. A matrix needs only as many
-        as it has rows and columns together.
+        """Return the number of elements of optimizer state for a parameter of this shape. For a matrix it is the number
+        of rows plus the number of columns.
         """
         return prod(shape) if len(shape) < 2 else prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]

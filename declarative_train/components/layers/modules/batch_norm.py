@@ -151,11 +151,11 @@ class BatchNormModule(nn.Module):
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[BatchNormModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Update the running statistics of each module by the means over its groups.
+        """Move the running statistics of each module towards the means over its groups of the step.
 
-        `pending`: the vector of `take_pending` of each module, added up over the ranks. A module without groups is not
-        changed; no module is changed if `finite` is false. Modules with the same momentum are updated together,
-        because one update per module would launch 640 kernels for a ResNet-50.
+        `pending`: for each module, the vector of `take_pending`, added up over the ranks. A module without groups is
+        not changed. If `finite` is false, the step was skipped, and no module is changed. Modules with the same
+        momentum are updated together, because one update per module would launch 640 kernels for a ResNet-50.
         """
         by_momentum: dict[tuple[float, torch.dtype], list[tuple[BatchNormModule, Tensor]]] = {}
         for module, part in zip(modules, pending, strict=True):

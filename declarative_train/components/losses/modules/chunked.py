@@ -1,8 +1,8 @@
-"""Chunked loss over classes: the loss and the linear layer before it are computed for one chunk of the items at a
-time.
+"""Chunked loss over classes. The items are divided into chunks, and the scores and the loss are computed for one chunk
+at a time. So only the scores of one chunk are in memory. The backward computes them again.
 
-So only the scores of one chunk are in memory, and the backward computes them again. Wijmans et al., Cut your losses in
-large-vocabulary language models, 2024, save more memory with their own kernels.
+Wijmans et al., Cut your losses in large-vocabulary language models, 2024, save even more memory with kernels of their
+own.
 
 N items, D width, C classes.
 """
