@@ -191,15 +191,15 @@ def is_plain(node: Node) -> bool:
 
 def kind_of(node: Node) -> str:
     """Return the kind of a node, for a message: `a list`, `a mapping`, `a text` or `nothing`. For a number or a
-    boolean, return its text. (`describe_node` also quotes a text.)"""
+    boolean, return its text in backticks. (`describe_node` also quotes a text.)"""
     if not isinstance(node, Scalar):
         return "a list" if isinstance(node, Sequence) else "a mapping"
     return "a text" if isinstance(node.value, str) else "nothing" if node.value is None else f"`{node.text}`"
 
 
 def describe_node(node: Node) -> str:
-    """Return words for a node in a message: `a list`, `a mapping`, `empty`, the text `ten` in backticks, or the number
-    3."""
+    """Return a description of a node for a message: `a list`, `a mapping`, `empty`, or the value. A text is in
+    backticks; a text of more than 60 characters is only `a text`."""
     if isinstance(node, Sequence):
         return "a list"
     if isinstance(node, Mapping):

@@ -290,8 +290,8 @@ def _find_first(node: object) -> Wire | None:
 
 
 def _sees_no_later(frame: _Frame, wire: Wire) -> bool:
-    """Return whether no position of the sequence `wire` depends on later positions, because of causal layers. False
-    also if no causal layer is used: then each position depends on itself alone."""
+    """Return whether the sequence `wire` is computed with at least one causal layer, and without any layer or
+    expression through which a position could depend on later positions."""
     is_causal = False
     for _, output, node in _walk(frame, wire):
         if isinstance(node, ExpressionNode):

@@ -134,8 +134,8 @@ class _Site:
                     yield ((*entry.value, name),)
 
     def change_size(self) -> Iterator[Proposal]:
-        """Yield edits that replace one number of the diagnostic by another. The first number is a value in the recipe;
-        the second one is also in the message or help."""
+        """Yield edits that replace a number in the recipe by another number. Both numbers are in the message or the
+        help of the diagnostic."""
         numbers = list(dict.fromkeys(_NUMBER.findall(f"{self.diagnostic.message} {self.diagnostic.help or ''}")))
         equal = [each for each in self.entries if isinstance(each.node, Scalar) and each.node.text in numbers]
         for entry in sorted(equal, key=lambda each: abs(each.key[0] - self.at))[:_NEAR]:
