@@ -431,6 +431,6 @@ def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> 
 
 
 def spread(positions: np.ndarray, num_samples: int, total: int) -> np.ndarray:
-    """Return the indices in the set of the samples at these positions of an evaluation. The evaluation uses
-    `num_samples` samples, spread evenly over a set of `total` samples."""
+    """Return, for each of these positions of an evaluation, the index in the set of its sample. The evaluation uses
+    `num_samples` samples, which are evenly distributed over the `total` samples of the set."""
     return positions if num_samples == total else positions * total // num_samples

@@ -64,11 +64,11 @@ class Arena:
 
 
 class Runs(NamedTuple):
-    """R runs: ranges of rows that are consecutive both in a batch and in the source of the batch, such as a block
-    layout.
+    """R runs of rows. A run is a range of rows that are consecutive in a batch, and also in the source from which the
+    batch is made, such as a block layout.
 
     The arrays (R,) are in the order of the batch. `places`: index in the batch of the first row of each run. `firsts`:
-    index of that row in the source. `lengths`: how many rows each run has.
+    index in the source of this row. `lengths`: how many rows each run has.
     """
 
     places: np.ndarray
@@ -98,15 +98,15 @@ class Runs(NamedTuple):
         return Runs(self.places[run] + begins - self.firsts[run], begins, stops - begins), of
 
     def by(self, owners: np.ndarray) -> Iterator[tuple[int, Runs]]:
-        """Group the runs by owner, and yield (owner, runs of this owner). `owners` (R,): index of the owner of each
-        run, such as a window."""
+        """Group the runs by the window (or other owner) that contains them. Yield (index of the owner, runs of this
+        owner). `owners` (R,): index of the owner of each run."""
         order = np.argsort(owners, kind="stable")
         for mine in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
             yield int(owners[mine[0]]), Runs(self.places[mine], self.firsts[mine], self.lengths[mine])
 
     def numbers(self, first: int = 0) -> slice | np.ndarray:
-        """Return the index in the source of each row of the runs, minus `first`: as a slice if all these indices are
-        consecutive, else as an array."""
+        """Return the index in the source of each row of the runs, counted from index `first` of the source. The result
+        is a slice if all these indices are consecutive, else an array."""
         begins = self.firsts - first
         if bool((begins[1:] == begins[:-1] + self.lengths[:-1]).all()):
             return slice(int(begins[0]), int(begins[-1] + self.lengths[-1]))
@@ -195,11 +195,11 @@ def convert_into(
 
 
 def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:
-    """Return a dict from column to content for the rows `numbers` of the table, which must ascend and are not read
-    again soon.
+    """Read the rows `numbers` of the table, which must ascend and are not read again soon. Return a dict from column to
+    content.
 
-    Rows with small gaps are read as one slice, without a cache. Other rows are read by `Table.read`, which has a cache.
-    Raises SourceError.
+    If the gaps between the rows are small, all rows from the first to the last are read as one slice, without a cache.
+    Otherwise `Table.read` reads the rows; it has a cache. Raises SourceError.
     """
     if isinstance(numbers, slice):
         return table.read_once(columns, numbers)

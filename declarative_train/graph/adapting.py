@@ -39,8 +39,8 @@ class Adapting:
         return found
 
     def _is_tied(self, name: str) -> bool:
-        """Return whether a key `tie` of the parameter rules ties the parameter `name` to another parameter, or another
-        parameter to `name`."""
+        """Return whether the parameter `name` is tied to another one, or another one to it, by the key `tie` of a
+        parameter rule."""
         own = settings_of(self._rules, name).tie is not None
         return own or any(rule.settings.tie == name for rule in self._rules)
 
