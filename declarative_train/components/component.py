@@ -334,8 +334,8 @@ class Metric(Component, ABC):
     """Metric: a number computed in evaluations. `is_mean`: it is a mean over items, or a function of such a mean, so it
     can also be computed during training. `about`: as in `Loss`.
 
-    `has_unit`: the value has the unit of the target, such as euros. Input and target are then converted back to the
-    unit of the target's columns, without the field's `scale` and `normalize`."""
+    `has_unit`: the value depends on the unit of the target, such as metres. Input and target are then converted back to
+    the unit of the target's columns, without the field's `scale` and `normalize`."""
 
     is_mean: ClassVar[bool] = False
     higher_is_better: ClassVar[bool] = True

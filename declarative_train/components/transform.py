@@ -76,6 +76,7 @@ class Transform(Component, ABC):
         return self.model_copy(update=nearest).apply(masks, drawn)
 
     def motions(self, size: tuple[int, int], drawn: "Drawn") -> "Sequence[Motion]":
-        """Return the affine maps by which `apply` moves the points of an image of this size, one after the other.
-        `drawn`: source of the same random numbers as in `apply`. Call this method only if the transform `moves`."""
+        """Return the affine maps by which `apply` moves the points of an image, in the order in which they are applied.
+        `size`: size of the image. `drawn`: source of the same random numbers as in `apply`. Call this method only if
+        the transform `moves`."""
         raise NotImplementedError(self.type)

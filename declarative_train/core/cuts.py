@@ -86,8 +86,9 @@ NO_CUTS: Mapping[str, RankCut] = {}
 
 
 class Block(NamedTuple):
-    """Contiguous block of a parameter. `sizes`: its size along each dimension. `local`: index of its first element in
-    this rank's tensor. `whole`: index of that element in the undivided tensor."""
+    """Block of a parameter, with consecutive indices along each dimension. `sizes`: its size along each dimension.
+    `local`: index of its first element in this rank's tensor. `whole`: index of that element in the undivided
+    tensor."""
 
     local: tuple[int, ...]
     whole: tuple[int, ...]
@@ -96,7 +97,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankCut:
-    """Part of a cut parameter that rank number `index` of `size` ranks holds."""
+    """Part of a divided parameter that one rank holds: rank `index` of the `size` ranks that share the parameter."""
 
     cut: ParameterCut
     index: int
@@ -111,8 +112,9 @@ class RankCut:
         return tuple(length * self.size if dim == self.cut.dim else length for dim, length in enumerate(local))
 
     def blocks(self, local: Sequence[int], rows: range | None = None) -> Iterator[Block]:
-        """Yield the blocks of the parameter that this rank holds, each contiguous in the undivided parameter. `local`:
-        shape of this rank's part.
+        """Yield the blocks that this rank holds of the parameter: one for each piece of the divided dimension
+        (`ParameterCut`). A block has consecutive indices along each dimension, both in this rank's part and in the
+        undivided parameter. `local`: shape of this rank's part.
 
         `rows`: the rows (dimension 0) of the part for which blocks are yielded; None: all. `fully_shard` holds only
         some rows of the part. `Block.local` counts from the first of these rows."""

@@ -38,7 +38,8 @@ def size_of(mesh: Sequence[MeshAxis], *names: Axis) -> int:
 
 
 def coordinates(rank: int, mesh: Sequence[MeshAxis]) -> dict[str, int]:
-    """Return the position of a rank along each axis, by axis name. Consecutive ranks differ in the last axis."""
+    """Return the position of a rank along each axis of the mesh, by axis name. Ranks are numbered so that the position
+    along the last axis changes first."""
     found: dict[str, int] = {}
     for axis in reversed(mesh):
         rank, found[axis.name] = divmod(rank, axis.size)

@@ -169,8 +169,8 @@ def hooks(name: str) -> Iterator[Callable[..., Any]]:
 
 
 def find_row(table: str, word: str) -> Any:
-    """Return the object that the installed packs have in their table `table` under the key `word`. Raises LookupError
-    if no pack has this key, and PackError."""
+    """Return the object for the key `word` in a table of the installed packs. `table`: name of the table, a field of
+    `Pack`. Raises LookupError if no pack has this key, and PackError."""
     for pack in find_packs().values():
         if word in getattr(pack, table):
             return load(getattr(pack, table)[word])
@@ -178,8 +178,8 @@ def find_row(table: str, word: str) -> Any:
 
 
 def add_rows(kind: str, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the table of one kind of component, from type to address, sorted. It has the rows `own` and the rows of
-    all packs. Raises PackError, for example if two rows have the same type."""
+    """Return the table of all components of one kind, built-in or from packs: a sorted dict from type to address.
+    `own`: the built-in rows. Raises PackError, for example if two rows have the same type."""
     found = dict(own)
     for name, pack in find_packs().items():
         for word, address in pack.components.get(kind, {}).items():

@@ -61,8 +61,8 @@ class ActivitySlots:
         self._bytes = mmap(-1, count * _SLOT_BYTES)  # shared with forked processes
 
     def mine(self, number: int) -> None:
-        """Write the activity of the calling thread into slot `number`, now and at every later change. At first the
-        thread reads no file."""
+        """From now on, write each activity of the calling thread into slot `number`, so that the parent process can
+        read it. The first activity is that the thread reads no file."""
         global _mirror
         _mirror = get_ident(), lambda doing: self._write(number, doing)
         set_file(None)

@@ -186,7 +186,8 @@ def _find_common_type(one: Any, other: Any) -> Any:
 
 def _find_widest_type(kind: Any) -> Any:
     """Return the widest Arrow type to which values of the type `kind` can be converted: float64 for all numbers, text
-    for dates. In lists and objects, the types of the items are widened. Return None for the type of missing values."""
+    for dates. In lists and objects, the types of the items are widened. Other types stay the same. Return None for the
+    type of missing values."""
     import pyarrow as pa
 
     types = pa.types

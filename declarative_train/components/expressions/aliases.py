@@ -75,8 +75,8 @@ def instead_of_constant(name: str, value: float | bool) -> str | None:
 
 
 def layer_called(name: str) -> str | None:
-    """Return the layer type that equals `name` if case and `_` are ignored, such as `layer_norm` for `LayerNorm`.
-    Return None if there is none."""
+    """Return the layer type for a name that is written in another way, such as `layer_norm` for `LayerNorm`: case and
+    `_` are ignored. Return None if there is none."""
     from declarative_train.components.layers import LAYERS
 
     letters = name.lower().replace("_", "")

@@ -79,8 +79,8 @@ class _Call:
         return ExpressionError(message, *at, help or f"it is `{self.name}({self.function.signature})`", rule)
 
     def match(self, arguments: Sequence[Argument], keywords: Mapping[str, Argument]) -> dict[str, object]:
-        """Return the arguments of the call by parameter name. A parameter that accepts any number of arguments gets a
-        list. `arguments`, `keywords`: arguments passed by position and by name."""
+        """Return a dict from parameter name to argument for this call. A parameter that accepts any number of arguments
+        gets a list. `arguments`, `keywords`: arguments passed by position and by name."""
         parameters = self.function.parameters
         bound: dict[str, object] = {}
         if parameters[0].kind == "tensors":

@@ -57,7 +57,8 @@ BATCH = "B"
 
 
 def call_of(operation: str, names: Iterable[str]) -> Operation:
-    """Return an operation whose operands are references to these names, for expressions that dtrain makes itself."""
+    """Return the operation named `operation`, with the references `names` as its operands. It is for expressions that
+    dtrain makes itself."""
     return Operation(operation, tuple(Reference(name, 0, 0) for name in names), {}, 0, 0)
 
 

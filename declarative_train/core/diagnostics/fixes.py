@@ -40,8 +40,8 @@ class _Edit:
     replacement: str
 
     def meets(self, other: _Edit) -> bool:
-        """Return whether two different edits overlap, or one of them inserts text at an end of the other, so that the
-        result depends on their order."""
+        """Return whether this edit and another one cannot both be made: they overlap, or one of them inserts text at an
+        end of the other, so that the result depends on their order. Return False for two equal edits."""
         if self == other:
             return False
         if self.start == self.end or other.start == other.end:
