@@ -143,7 +143,7 @@ class TermPlan:
 
 @dataclass(frozen=True, slots=True)
 class UnitPlan:
-    """Conversion of a metric to the unit of the target's columns: value * multiply + add.
+    """Conversion of a metric's input and target to the unit of the target's columns: value * multiply + add.
 
     `multiply` and `add` have one number for all values, or one for each element of a row of the target. `field`: the
     field of the target. `shape`: shape of a row; () if there is one number for all values.

@@ -31,7 +31,7 @@ from declarative_train.recipe.sections.logging import RUNS, PluginSink
 
 
 def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[str, UnitPlan]:
-    """Return how metrics are converted to the unit of the target's columns: a dict from metric to conversion.
+    """Return a dict from metric to the conversion of its input and target to the unit of the target's columns.
 
     `units`: dict from metric to (field of the target, unit of this field). A conversion applies to one row of the
     field, even if a sample is a window of several rows.
@@ -50,8 +50,7 @@ def plan_objective(
     terms: Iterable[Term], measures: Iterable[Measure], sources: Mapping[str, str], units: Mapping[str, UnitPlan]
 ) -> ObjectivePlan:
     """Return the plan of losses (`terms`) and metrics (`measures`). `sources`: dict from the name of a tensor in the
-    recipe to its name in the batch or among the outputs of the model. `units`: dict from a metric's name to the
-    conversion of its values to the unit of the target's columns."""
+    recipe to its name in the batch or among the outputs of the model. `units`: the result of `plan_units`."""
 
     def source(name: str | None) -> str | None:
         return None if name is None else sources[name]
