@@ -33,7 +33,7 @@ _PARAM = re.compile(r"\{\+?([a-z]\w*)\}")  # `{layers}` is its value, `{+layers}
 class ModelHead(NamedTuple):
     """Output layer (head) that the block's param `head` selects.
 
-    architectures  class names of models with this head, of which the first is written to configs
+    architectures  class names of models with this head; configs are written with the first one
     tensors        names of the head's tensors, by parameter of the block
     has_labels     whether `out_features` of the head is the number of labels in the config"""
 
@@ -110,7 +110,7 @@ class Family:
     names    names of tensors, by library
     head     parameters of the head
     sizes    param of the block that is a size -> dimensions of parameters that have this size
-    follows  param that is a size, and that comes from the block's inputs, not from a config -> a dimension of this size
+    follows  param that is a size, and that follows from the block's inputs -> a dimension of a parameter with this size
     """
 
     block: str

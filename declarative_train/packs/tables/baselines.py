@@ -110,8 +110,8 @@ def _most_rows(one: Meaning) -> int:
 
 
 def _choose_metric(plan: Plan, one: Meaning) -> str:
-    """Return the name of the metric by which the simple models are compared with the run's model. It is the first
-    metric of the output in the recipe that can be computed for simple models too, or a common one if there is none.
+    """Return the name of the metric by which the simple models are compared with the run's model. It is the recipe's
+    first metric of this output that can also be computed for simple models. If there is none, it is a common metric.
     `one`: describes the output."""
     own = [str(each.component["type"]) for each in plan.objective.metrics if each.input == one.output]
     known = _NUMBER_METRICS if one.kind == "number" else _CLASS_METRICS

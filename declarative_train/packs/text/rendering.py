@@ -252,11 +252,11 @@ class _CheckInserter(NodeTransformer):
 
 
 class _TurnInserter(NodeTransformer):
-    """Transformer of a template's syntax tree. It adds statements that write marks (TURN) into the rendered text, from
-    which `_extract_turns` finds the message that a passage belongs to. A loop writes a mark at the beginning of each
-    iteration and after its end. A loop over `range(...)` also writes one after each assignment to a variable, because
-    it may get the message by its index. Text that a template stores in a variable gets no marks, because the template
-    may process it."""
+    """Transformer of a template's syntax tree. It adds statements that write marks (TURN) into the rendered text. From
+    these marks, `_extract_turns` finds the message that a passage belongs to. A loop writes a mark at the beginning of
+    each iteration, and one after its end. A loop over `range(...)` may get the message by its index, so it also writes
+    a mark after each assignment to a variable. Text that a template stores in a variable gets no marks, because the
+    template may process it."""
 
     def __init__(self) -> None:
         self._num_loops = 0

@@ -29,7 +29,7 @@ class TextOutput:
     field    name of the field with the tokens
     length   how many tokens a sample has
     context  for how many of these tokens the model computes logits
-    reads    name of a batch entry that the model reads -> which output of the token field it is (`ids`, `mask`, ...)
+    reads    name of a batch entry that the model reads -> the output of the token field in it (`ids`, `mask`, ...)
     others   names of other batch entries that the model reads"""
 
     output: str
@@ -58,8 +58,8 @@ def find_text_output(plan: Plan) -> TextOutput | None:
 
 def find_policy_output(plan: Plan) -> TextOutput | None:
     """Return the output with the logits of the next token in a plan without a `cross_entropy`, such as preference
-    optimisation. It is the output of the only node that has trained parameters, is read by another node, and computes
-    logits for all tokens. Return None if there is not exactly one such node."""
+    optimisation. It is the output of a node that has trained parameters, is read by another node, and computes logits
+    for all tokens. Return None if there is not exactly one such node."""
     graph = prune(plan, list(dict.fromkeys(term.input for term in plan.objective.terms)))
     read = {edge for node in graph.nodes for edge in node.inputs.values()}
     trained = [parameter.name for parameter in plan.parameters if not parameter.frozen]

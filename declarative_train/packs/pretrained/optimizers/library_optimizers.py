@@ -31,8 +31,8 @@ class _LibraryOptimizer(Optimizer, ABC):
 
 
 class AdamwScheduleFree(_LibraryOptimizer):
-    """AdamW that needs no decay of the learning rate: gradients are computed at a point between the weights and their
-    average, and evaluations, checkpoints and exports have the average.
+    """AdamW that needs no decay of the learning rate. Gradients are computed at a point between the weights and their
+    average. Evaluations, checkpoints and exports use the average.
 
     Defazio et al., The road less scheduled, 2024, https://arxiv.org/abs/2405.15682, by the package schedulefree (extra
     `schedulefree`). For a warm-up, set `lr_schedule: {type: constant, warmup: 5%}`. A usual lr is 1 to 10 times that of

@@ -9,8 +9,9 @@ from declarative_train.core.span import Span
 def cannot_write(span: Span, problem: str, help: str | None = None) -> Diagnostic:
     """cannot-write (R109)
 
-    Finds: an `evaluation.samples` in a recipe whose model does not compute all logits of the next token at once, from
-           nothing but tokens; or with a prompt that the model cannot read, for example because it is too long.
+    Finds: an `evaluation.samples` in a recipe whose model cannot generate text: it reads more than tokens, or does not
+           compute all logits of the next token in one place. It is also an error if the model cannot read a prompt,
+           for example because it is too long.
     Why:   a text is generated token by token, and each token is chosen from the logits that the model computes for the
            tokens before it.
     Diff:
