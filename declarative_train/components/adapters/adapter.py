@@ -38,8 +38,9 @@ class Adapter(Component, ABC):
         raise NotImplementedError
 
     def plan_weights(self, recipe: Any, lowered: Any, span: Span) -> tuple[Any, list[Diagnostic]]:
-        """Return the `WeightsPlan` that loads the tensors in the folder `made_from`, and a diagnostic for each tensor
-        that does not fit. `recipe`: a `Recipe`. `lowered`: its `Lowered`. `span`: position of the diagnostics."""
+        """Return a `WeightsPlan`, by which a run loads the tensors in the folder `made_from`, and a diagnostic for each
+        tensor that does not fit the model. `recipe`: a `Recipe`. `lowered`: the recipe after lowering, a `Lowered`.
+        `span`: position of the diagnostics."""
         raise NotImplementedError
 
     @property

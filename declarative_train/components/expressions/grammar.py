@@ -64,7 +64,7 @@ _FOLD: dict[str, Callable[[float, float], float]] = {
 
 
 class TypedName(NamedTuple):
-    """Reference as the user typed it. `offset`: position of its first occurrence in the text."""
+    """Name in an expression, as the user typed it. `offset`: position in the text at which it first occurs."""
 
     text: str
     offset: int

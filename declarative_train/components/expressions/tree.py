@@ -42,7 +42,7 @@ class Operation(NamedTuple):
 
 
 class Value(NamedTuple):
-    """List as an argument of a call, such as a shape. It exists only while the call is parsed; then it is stored in the
+    """List that is an argument of a call, such as a shape, while the call is parsed. Later it is stored in the
     `options` of the `Operation`."""
 
     items: tuple[Term, ...]
