@@ -7,8 +7,9 @@ schedule   decides which source gives the sample at each position, and counts ho
            (t * left + parts / 2) // parts is larger for t + 1 (Bresenham, 1965). So the number of times that a source
            was used before a position differs from its share of the positions by less than 2. After `parts` turns of
            the root, it is exact
-pass       a source gives each of its n samples once (pass 0), then each again in another order (pass 1), and so on.
-           Pass p consists of the turns of the source from p * n on. It may begin within an epoch of the mixture
+pass       a source gives each of its n samples once (pass 0), then each again (pass 1, with shuffle in another order),
+           and so on. Pass p consists of the turns of the source from p * n on. It may begin within an epoch of the
+           mixture
 
 There is no generator state, so position 10^12 costs as much as 0. The order does not depend on the ranks or the batch
 size. An epoch has as many positions as the sources have samples.

@@ -206,14 +206,16 @@ class Ranked(Metric, ABC):
         return fits_task(self.type, task, edges, needs_bool_mask=True) or idle_average(self, edges)
 
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
-        """Return whether the metric is undefined for a set of samples, because there is no pair of a positive and a
-        negative. This is so if all targets are equal. Targets (N, K) are taken as K labels unless `task` is binary;
-        then it is so if the targets of each label are all equal. With `average: micro` the result is always False.
-        `target`: the targets of the set, (N, *S).
+        """Return whether a set of samples has no pair of a positive and a negative, without which the metric is not
+        defined. `target`: the targets of the set, (N, *S).
+
+        Targets (N, K) are those of K labels, unless `task` is binary or multiclass: the result is True if no label has
+        two different targets. For all other targets, it is True if all are equal. With `average: micro`, which compares
+        the items of all labels together, it is always False.
         """
         if self.average == "micro":
             return False
-        if target.ndim == 2 and self.task != "binary":
+        if target.ndim == 2 and self.task not in ("binary", "multiclass"):
             return bool((target == target[:1]).all())
         return bool((target == target.flat[0]).all())
 

@@ -122,9 +122,9 @@ def make_node_groups(
     layout: LayoutPlan, members: Sequence[int], everyone: ProcessGroup | None, limit: timedelta, *, writes: bool
 ) -> NodeGroups:
     """Return the NodeGroups of the ranks `members`; all of these ranks must call this. `everyone`: an existing group of
-    these ranks, which is used if they are on one node; None: the group of all ranks. `limit`: time limit of messages.
-    `writes`: also make the group `firsts`. That group is made last, because torch names a group by its ranks and by the
-    number of groups that a rank already has."""
+    exactly these ranks, which is returned as it is if all of them are on one node; None: torch's default group.
+    `limit`: time limit of messages. `writes`: also make `firsts`, the group of the first rank of each node. It is made
+    last, because torch names a group by its ranks and by the number of groups that a rank already has."""
     nodes: dict[int, list[int]] = {}
     for rank in members:
         nodes.setdefault(rank // layout.gpus_per_node, []).append(rank)

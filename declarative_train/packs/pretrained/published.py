@@ -122,8 +122,8 @@ class Family:
     hints: Mapping[str, str] = field(default_factory=dict)
 
     def map(self, params: Mapping[str, object], library: str = TRANSFORMERS, kind: str | None = None) -> NameMap:
-        """Return the names of a model's tensors in the files of `library`. `params`: params of the block. `kind`: name
-        of the kind of model; None: the library's first kind."""
+        """Return the NameMap of a model: for each parameter of the block, the names of its tensors in the files of
+        `library`. `params`: params of the block. `kind`: name of the kind of model; None: the library's first kind."""
         names = self.names[library]
         own = next((each for each in self.kinds.values() if each.library == library), None)
         own = self.kinds[kind] if kind is not None else own

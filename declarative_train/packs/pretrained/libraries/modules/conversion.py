@@ -1,10 +1,10 @@
-"""Conversions of transformers: when a model is loaded, tensors of its files are renamed, joined or split.
+"""Conversions by the library transformers: when a model is loaded, tensors of its files are renamed, joined or split.
 
-The tables and functions are those of the library, as `from_pretrained` uses them. Here they convert one tensor of the
-model at a time, so that a rank reads only what its rows need. No public function returns the tensors from which one
-tensor is made; these are used:
+The tables and functions are those of the library, as its `from_pretrained` uses them. Here they convert one tensor of
+the model at a time, so that a rank reads only what its rows need. The library has no public function that says from
+which tensors of the files one tensor of the model is made, so these private ones are used:
 
-| of transformers | for |
+| in transformers | for |
 |---|---|
 | `conversion_mapping.get_model_conversion_mapping` | the conversions of a model; PEFT uses it too |
 | `core_model_loading.rename_source_key`, `dot_natural_key` | a name of the file -> a name of the model; their order |
