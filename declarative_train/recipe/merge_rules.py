@@ -77,9 +77,9 @@ def normalise(path: Path, node: Node) -> Node:
 
 def _expand_loss(node: Mapping) -> Mapping:
     """Return the section `objective` with its short form `loss: {...}` replaced by the long form `losses: {loss:
-    {...}}`. The new mapping is marked as `alone`: if the base has another loss, the mapping replaces all losses of the
-    base. A section with both `loss` and `losses` is an error and is returned unchanged, except in the cases of
-    `_may_be_together`."""
+    {...}}`. The new mapping is marked as `alone`: if the base has a loss of another name, the mapping replaces all
+    losses of the base. A section with both keys, `loss` and `losses`, is returned unchanged, because it is an error.
+    The only exceptions are the cases of `_may_be_together`."""
     short, long = node.entry("loss"), node.entry("losses")
     if short is None or (long is not None and not _may_be_together(short.value, long.value)):
         return node
@@ -193,11 +193,13 @@ def axes_of_word(word: Scalar) -> Mapping:
 
 
 def _expand_word(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
-    """Return the axes that `word` means, such as `{data: {shard: all}}` for `fsdp`. `word`: the value of `parallelism`
-    in the base recipe. `over`: the mapping of axes in a later recipe, which is then merged over the result. If it has a
-    data axis of size `all`, the result has no data axes, because only one axis can have this size.
+    """Return the axes for which `word` is short, such as `{data: {shard: all}}` for `fsdp`. `word`: the value of
+    `parallelism` in the base recipe. `over`: the mapping of axes in a later recipe, which is then merged over the
+    result. If `over` has a data axis of size `all`, the result has no data axes, because only one axis can have this
+    size.
 
-    None if `path` is not `parallelism`, and for `auto` and `dp`, which mean no axes: then `over` replaces the word."""
+    Return None if `path` is not `parallelism`. Also return None for `auto` and `dp`, which are not short for axes: then
+    `over` replaces the word."""
     if path != ("parallelism",) or word.value not in AXES_OF_WORDS:
         return None
     data = over.get("data")

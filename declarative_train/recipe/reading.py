@@ -129,10 +129,12 @@ def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> 
 
 
 def _find_home(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
-    """Return a help line that says where the unknown key `name` of a component belongs. It names up to four other
-    components that have the key; if there are none, it is that of `home_of`, which names sections. None if nothing has
-    the key, or if the component has a similar key, `near`. `known`: {type: class} of the components to search. `model`:
-    class of the component."""
+    """Return a help line for the unknown key `name` of a component of class `model`. `known`: {type: class} of the
+    components to search. If some of them have the key, the line names up to four of them. If none has it, the line is
+    that of `home_of`, which names sections.
+
+    Return None if nothing has the key. Also return None if `near` is given: it is a key of the component that is
+    similar to `name` and was probably meant."""
     if near is not None:
         return None
     others = [word for word, other in known.items() if name in recipe_keys(other) and other is not model]
@@ -250,10 +252,9 @@ def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
 
 
 def _hint_type(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:
-    """Return a hint if `node` is only the name of a component, but a mapping is expected: the hint shows a mapping with
-    this `type` and the required keys. None for other values. `known`: {type: class}. `others`: required keys that do
-    not belong to the component.
-    """
+    """Return a hint if `node` is the name of a component at a place where a mapping is expected. The hint shows a
+    mapping with this `type` and the required keys. None for other values. `known`: {type: class}. `others`: further
+    required keys, which do not belong to the component."""
     if not isinstance(node, Scalar):
         return None
     name = str(node.value)

@@ -49,8 +49,8 @@ class Sectioning:
     results.
 
     `names`: variables for templates. `may_import`: whether plugins may be imported, which runs their code. The fields
-    after `may_import` are set by `read`. `unread`: parts of the recipe that could not be read; the caller drops
-    diagnostics that depend on one of them."""
+    after `may_import` are set by `read`. `unread`: parts of the recipe that could not be read. The caller drops each
+    diagnostic that depends on such a part."""
 
     document: Document
     tree: Mapping

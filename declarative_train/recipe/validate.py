@@ -136,9 +136,10 @@ def table_of_word(word: str) -> MappingABC[str, type[Component]]:
 
 
 class Child(NamedTuple):
-    """Description of a field of a pydantic class that contains sections or components. The package reads the value of
-    such a field itself, before pydantic. `model`: class of the section, or base class of the components. `holder`: dict
-    for a mapping of sections or components, tuple for a list of them, None for a single one."""
+    """Description of a field of a pydantic class that contains sections or components. The value of such a field is
+    read by this package, before pydantic reads the other fields. `model`: class of the section, or base class of the
+    components. `holder`: `dict` if the field is a mapping of sections or components, `tuple` if it is a list of them,
+    None if it is a single one."""
 
     model: Any
     holder: type | None

@@ -51,8 +51,8 @@ class Stop(Exception):  # noqa: N818 (not an error: the mistake is reported alre
 
 class _OpenCollection:
     """Mapping or list whose end has not been read yet. `start`: offset of its first character. `place`: line and column
-    of this character. `known`: how many diagnostics and how many nodes there were before the collection; they are
-    stored as `mistakes` and `first_node`."""
+    of this character. `known`: the number of diagnostics and the number of nodes before the collection. The attributes
+    `mistakes` and `first_node` have these two numbers."""
 
     __slots__ = (
         *("anchor", "column", "entries", "first_node", "flow", "has_empty", "height", "is_plain", "items", "key"),
@@ -81,9 +81,9 @@ class Builder:
     `repairs`: {offset: original text} of the places where the text was replaced by a row of `x` of the same length, so
     that the parser accepts it.
 
-    Positions are computed from offsets, because the parser counts lines and columns differently after a byte order
-    mark, a repair or a line break of YAML 1.1. Without these, the parser's own numbers are used, which is faster.
-    """
+    The parser counts lines and columns differently after a byte order mark, a repair or a line break of YAML 1.1. If
+    the text has one of these, positions are computed from offsets. Otherwise the parser's own numbers are used, which
+    is faster."""
 
     def __init__(self, lines: Lines, begin: int, repairs: dict[int, str]) -> None:
         self.lines, self.begin, self.repairs = lines, begin, repairs

@@ -29,8 +29,9 @@ _PAIRS = {"[": "]", "{": "}", "(": ")"}
 
 
 def split_line(line: str) -> tuple[str, str, int, str]:
-    """Split a line. Return (indentation with the dashes of list items, key, column offset of the value, value without a
-    comment); the key is "" if there is none."""
+    """Split a line of YAML into its parts. Return (indentation, key, offset, value). `indentation` includes the dashes
+    of list items. `key` is "" if the line has none. `offset` is the index of the value in the line. `value` has no
+    comment."""
     found = _ENTRY.match(line)
     assert found is not None, "every part of the pattern is optional"
     return found["lead"], found["key"] or "", found.start("value"), without_comment(found["value"])
@@ -140,14 +141,15 @@ _TUPLE = re.compile(r"\([^()]*\)")
 
 
 def num_open(pieces: SequenceABC[Scalar]) -> int:
-    """Return how many round brackets are opened but not closed in `pieces`, the pieces of a cut value. The last piece
-    closes the last bracket, so the number is 0 as soon as all pieces are there."""
+    """Return how many round brackets are opened but not closed in `pieces`. These are the first pieces into which YAML
+    cut a value such as `(1, 2)`. If they include the last piece, the number is 0, because it closes the last bracket.
+    """
     return sum(piece.text.count("(") - piece.text.count(")") for piece in pieces)
 
 
 def join_pieces(pieces: SequenceABC[Scalar], lines: Lines) -> tuple[Node, Diagnostic]:
     """Return the value that the user meant, and the diagnostic about the mistake. `pieces`: the pieces into which YAML
-    cut the value. A tuple such as `(1, 2)` becomes a list, anything else a text."""
+    cut the value at its commas. A tuple such as `(1, 2)` becomes a list, anything else a text."""
     first, last = pieces[0].span, pieces[-1].span
     span = Span(first.path, first.line, first.column, last.end_line, last.end_column)
     if _TUPLE.fullmatch(",".join(piece.text for piece in pieces)):

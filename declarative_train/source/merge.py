@@ -60,13 +60,14 @@ class MergeRules(NamedTuple):
     `normalise(path, node)` returns the long form of the value at a path. It is called for every value outside lists
     whose path has at most `depth` keys, outer values first.
 
-    `exclusive`: sets of paths. The paths in a set are keys of one mapping that exclude each other: the key of a later
-    file removes those of earlier files. `*` in a path matches any name.
+    `exclusive`: sets of paths. The paths in a set are keys of one mapping that exclude each other: if a later file sets
+    one of them, the others are removed from the mapping of the earlier files. `*` in a path matches any name.
 
     `default_type(path)` returns the `type` of a mapping that has none (a field without `type` is a `tensor`), or None.
 
-    `opened(path, word, over)` is called if the base has a word at a path, and a later file has the mapping `over`
-    there. It returns the mapping for which the word is short, or None.
+    `opened(path, word, over)` is called if the base has a word, such as `fsdp`, at a path where a later file has the
+    mapping `over`. It returns the mapping for which the word is short, into which `over` is then merged. It returns
+    None if the word is not short for a mapping.
 
     `foreign(root)` returns the diagnostic for a file that is not a recipe, or None. That diagnostic is then the only
     one of the file."""

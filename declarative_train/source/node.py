@@ -18,11 +18,11 @@ Piece = tuple[int, int, int]  # (offset in the text, line, column) where a row o
 
 class Scalar(NamedTuple):
     """Single value. `value` follows the core rules of YAML 1.2 (`1e-4` is a float, `no` a string). `text` is the text
-    as typed, without quotes. `template`: the typed text if `value` and `text` are the result of a template.
+    as typed, without quotes. `template`: None, or, if `value` and `text` are the result of a template, the typed text
+    of the template.
 
-    `pieces`: positions of the characters of `text`, if these are not consecutive on one line (several lines, escapes);
-    () otherwise.
-    """
+    `pieces`: where the characters of `text` are in the file, if they are not consecutive on one line (several lines,
+    escapes); () if they are."""
 
     value: ScalarValue
     text: str
@@ -74,10 +74,10 @@ class Entry(NamedTuple):
 
 
 class Mapping:
-    """Mapping of keys to nodes. `alone`: the mapping was written in the short form of a single entry (`loss: ...` for
-    `losses: {loss: ...}`). When files are merged, it may replace the entries of an earlier file (`source/merge.py`).
-    `is_plain`: True if the mapping is known to contain no template and no null at any depth, so that it need not be
-    searched; False means unknown."""
+    """Mapping of keys to nodes. `alone`: True if the mapping was written in the short form of a single entry (`loss:
+    ...` for `losses: {loss: ...}`). Such a mapping may replace the entries of an earlier file when files are merged
+    (`source/merge.py`). `is_plain`: True if the mapping is known to contain no template and no null at any depth, so
+    that it need not be searched; False means unknown."""
 
     __slots__ = ("alone", "entries", "is_plain", "span")
 

@@ -50,12 +50,12 @@ def has_leading_zero(text: str) -> bool:
 
 
 def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> tuple[Piece, ...]:
-    """Return where the characters of `value` are in the file, as `Scalar.pieces` (`source/node.py`). () if `value` is
-    identical to the typed text. `start`, `end`: offsets of the typed text, without quotes. `escapes`: whether it may
-    have escapes, which begin with a backslash.
+    """Return where the characters of `value` are in the file, in the form of `Scalar.pieces` (`source/node.py`).
+    `value`: the text as YAML reads it. `start`, `end`: offsets of the typed text, without quotes. `escapes`: whether
+    the typed text may have escapes, which begin with a backslash. Return () if `value` is identical to the typed text.
 
-    YAML drops line breaks and indentation from the typed text. So each part that YAML keeps is searched in `value`,
-    from left to right."""
+    YAML drops line breaks and indentation from the typed text. So each part of it that YAML keeps is searched in
+    `value`, from left to right."""
     if lines.text[start:end] == value:
         return ()
     found: list[Piece] = []
@@ -69,8 +69,8 @@ def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> 
 
 
 def _runs(raw: str, escapes: bool) -> list[tuple[int, str]]:
-    """Return (offset, text) of each part of the typed text `raw` that YAML keeps unchanged. These parts are the lines
-    without indentation; a line with escapes is cut into the parts between the escapes."""
+    """Return (offset, text) of each part of the typed text `raw` that YAML keeps unchanged. A part is a line without
+    indentation. `escapes`: whether `raw` may have escapes; a line with escapes is cut into the parts between them."""
     cuts = [0]
     if escapes:
         for escape in _ESCAPE.finditer(raw):

@@ -128,8 +128,9 @@ def _sees_all(node: LayerNode) -> bool:
 
 
 def _reach_of(node: LayerNode) -> int:
-    """Return how many positions a `conv1d` sees before and after each position. Return 0 for other layers, and for a
-    `conv1d` whose output is not as long as its input: its padding may make it causal."""
+    """Return how many positions before each position a `conv1d` sees; it sees as many positions after it. Return 0 for
+    other layers. Also return 0 for a `conv1d` whose output is not as long as its input, because its padding may make it
+    causal."""
     from declarative_train.components.layers.conv import Conv1d  # imported when a recipe names it
 
     if not isinstance(node.layer, Conv1d):

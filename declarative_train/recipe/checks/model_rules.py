@@ -250,9 +250,11 @@ def _layers(scope: Scope) -> Iterator[LayerNode]:
 
 
 def _walk(frame: _Frame, wire: Wire) -> Iterator[tuple[_Frame, str, LayerNode | ExpressionNode]]:
-    """Yield (graph, output, node) for each layer and expression on which the value of `wire` depends. The output
-    `balance` of a layer counts as dependent on the layer's input `balance` alone. Every other output counts as
-    dependent on all inputs but `balance`."""
+    """Yield (graph, output, node) for each layer and expression on which the value of `wire` depends. `graph`: the
+    graph that contains the node. `output`: the output of the node that is used.
+
+    The name `balance` has a special meaning. An output `balance` depends only on an input `balance` of the same node.
+    Any other output depends on all inputs except `balance`."""
     waiting, seen = [(frame, wire)], set[tuple[str, Wire]]()
     while waiting:
         frame, wire = waiting.pop()
@@ -311,8 +313,9 @@ def _is_causal(node: LayerNode) -> bool:
 
 
 def _is_of(node: LayerNode, types: frozenset[str]) -> bool:
-    """Return whether a layer is an activation, or has one of `types`. A layer of these types with a key `num_dims`
-    above 1 does not count: it computes over several dimensions, not only over the features of one position."""
+    """Return True for an activation, and for a layer whose type is in `types`. A layer of these types does not count if
+    its key `num_dims` is above 1: it then computes over several dimensions, not only over the features of one position.
+    """
     if node.layer.type in types:
         return getattr(node.layer, "num_dims", 1) == 1
     from declarative_train.components.layers.activations import Activation  # imported when a recipe names it

@@ -108,8 +108,8 @@ class _Site:
 
     def follow_message(self) -> Iterator[Proposal]:
         """Yield the edits that the help of the diagnostic proposes, such as "write `gpus: 2`", "set layout.gpus to 2"
-        or "known: a, b". Also, for each node or field that the message names, yield edits that replace the name of
-        another node or field by its name."""
+        or "known: a, b". Also, for each node or field `x` that the message names, yield edits that write `x` in place
+        of the name of another node or field."""
         hint = self.diagnostic.help or ""
         for path, *values in _SETTING.findall(hint):
             for entry in self.entries:
@@ -213,8 +213,8 @@ class _Site:
     # --- places of entries --------------------------------------------------------------------------------------
 
     def _add(self, entry: _Entry, added: str) -> str:
-        """Return the text to insert after `entry` so that its mapping has another entry, `added` (such as `lr:
-        0.1`)."""
+        """Return the text to insert after `entry` in order to add the entry `added`, such as `lr: 0.1`, to the same
+        mapping. It begins with a comma inside `{ }`, else with a line break and the indentation."""
         if self._is_flow(entry):
             return f", {added}"
         return f"\n{' ' * (entry.key[0] - self._line_start(entry.key[0]))}{added}"

@@ -55,14 +55,12 @@ _BOUNDS = {
 class _Problem(NamedTuple):
     """Error of pydantic with its place in the recipe.
 
-    pydantic gives the location of a value as a list of keys and indices. `node`: the YAML node to which the location
-    leads; if a part of it is missing in the recipe, the last node before this part. `path`: keys and indices from the
-    mapping that was validated to `node`. `rest`: the parts of the location that the recipe does not have, such as a
-    missing key.
+    pydantic gives the location of a value as a list of keys and indices, which begins at the validated mapping. The
+    recipe may have only the first part of this list. `path`: the part that it has, without pydantic's names of forms.
+    `rest`: the other part, such as a missing key. `node`: the YAML node to which `path` leads.
 
     `union`, `branch`: only for a value that may have several forms (a pydantic union). `union`: the path of this value.
-    `branch`: the form to which this error belongs.
-    """
+    `branch`: the form to which this error belongs."""
 
     error: Any
     node: Node

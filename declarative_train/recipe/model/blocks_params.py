@@ -55,8 +55,8 @@ class ParamSpec(BaseModel):
 
 class Param(NamedTuple):
     """Declared block parameter. `kind`: its type; None if its default is a template, and then any value is allowed.
-    `default`: None if the parameter is required; a YAML null if it is optional without a default.
-    """
+    `default`: the YAML node of its default. It is None if each node must set the parameter. It is a YAML null if the
+    parameter may be omitted and then has no value."""
 
     name: str
     kind: Kind | None
@@ -140,10 +140,9 @@ def bind_params(
     """Return {name: value} for all parameters of a block, as variables for its templates; or None and errors.
 
     `block`, `params`: the name of the block and its declared parameters. `given`: the keys that a node sets for the
-    block, rendered. `at`: span at which a missing parameter is reported. `present`: names of all keys of the node.
-    `shipped`: whether the block is a shipped one. The default of a parameter may be a template that reads earlier
-    parameters.
-    """
+    block, rendered. `at`: span at which a missing parameter is reported. `present`: names of all keys of the node; no
+    fix renames another key to one of them. `shipped`: whether the block is a shipped one. The default of a parameter
+    may be a template that reads earlier parameters."""
     diagnostics: list[Diagnostic] = []
     meant: set[str] = set()  # parameters that the node sets under a wrong name; they are not reported as missing
     for entry in given:

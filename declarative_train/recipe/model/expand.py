@@ -125,9 +125,11 @@ def expand(
 def _find_outputs(
     wiring: Wiring, objective: Collection[tuple[str, Span]]
 ) -> tuple[dict[str, Edge], list[Diagnostic | None]]:
-    """Return the nodes to which the objective refers, as {text: reference}, and a list of the wrong references. The
-    list has the error of each, or None if the error is already reported. `objective`: (text, span) of each reference. A
-    correct reference to a field is only in the first result if its text is not the name of the field's wire."""
+    """Return the correct references of the objective, as {text: reference}, and a list for the wrong ones. The list has
+    one item for each wrong reference: its error, or None if the error is already reported. `objective`: (text, span) of
+    each reference.
+
+    A correct reference to a field is left out if its text is the name of the field's wire, such as `digit`."""
     outputs: dict[str, Edge] = {}
     wrong: list[Diagnostic | None] = []
     for text, span in objective:
@@ -318,10 +320,10 @@ class _Expander:
         return LayerNode(*common, layer, spans, params)
 
     def _name_param(self, written: Mapping, field: str, span: Span) -> str | None:
-        """Return the name of the block parameter from which a node of a shipped block gets its key `field`; None if
-        there is not exactly one. `written`: the keys of the node before rendering. `span`: where the recipe has the
-        value of the parameter. Several parameters can have this span if they are read from a published model; then the
-        template of `field` decides."""
+        """Return the name of the block parameter that sets the key `field` of a node in a shipped block; None if there
+        is not exactly one. `written`: the keys of the node before rendering. `span`: where the recipe has the value of
+        the parameter. If several parameters have this span, because they are read from one published model, only those
+        in the template of `field` count."""
         names = self._given.get(span, ())
         if len(names) > 1:
             entry = written.entry(field)
@@ -410,8 +412,8 @@ class _Expander:
 
     def _check_reuses(self, nodes: Iterable[ModelNode]) -> None:
         """Report each `reuse` node that calls a block again but does not connect the same inputs as the first call. The
-        inputs must be the same, because they decide which nodes the block has; their values may differ.
-        """
+        connected inputs decide which nodes the expanded block has, so their names must be the same. The values that
+        they read may differ."""
         by_name = {node.name: node for node in nodes}
         for node in nodes:
             target = by_name.get(node.target) if isinstance(node, ReuseNode) else None
@@ -423,9 +425,9 @@ class _Expander:
 
 
 def _chain(draft: Typed, first: str) -> dict[str, str]:
-    """Return how the copies of a `repeat` are connected, as {input of a copy: output of the copy before it}. The input
-    `first` reads the output of the same name, or the first output if there is no such output. Another input is only
-    connected if there is an output of the same name."""
+    """Return the connections between neighbouring copies of a `repeat`, as {input of a copy: output of the copy before
+    it}. `first`: the first input of the node. It reads the output that has its name; if there is none, the first
+    output. Any other input is in the result only if there is an output that has its name."""
     named = {port.name: port.name for port in draft.ports if not port.variadic and port.name in draft.outputs}
     return {first: named.pop(first, draft.outputs[0]), **named}
 

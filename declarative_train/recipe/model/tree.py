@@ -71,9 +71,9 @@ class PublishedError(ValueError):
 
 
 class Published(NamedTuple):
-    """Published model, such as a llama, whose structure a node has. `folder`: the folder of the model. `config`: the
-    model's configuration. Both are None if the node names no folder: its structure is then that of a family of models,
-    not of one model."""
+    """Published model, such as a llama, whose structure a node has. `folder`, `config`: the folder of the model and its
+    configuration. Both are None if the node names no folder. Then the node has the structure of a family of models, not
+    of one model."""
 
     folder: str | None = None
     config: dict[str, object] | None = None
@@ -129,12 +129,12 @@ class Scope(NamedTuple):
 
 
 class BlockRules(NamedTuple):
-    """Settings of parameters that the definition of a block has under `parameters`, for one node that uses the block.
+    """Entries of the key `parameters` in the definition of a block, for one node that uses the block.
 
-    `prefix`: path of the node. `entries`: the mapping `parameters` as written. `names`: variables for its templates,
-    the parameters of the block. (A template may also read `index` if its selector passes through a `repeat`.)
-    `may_miss`: whether selectors may match nothing. It is True for shipped blocks, whose parameters can remove parts of
-    the model."""
+    `prefix`: path of the node. `entries`: the mapping `parameters` as written. `names`: the parameters of the block,
+    which templates in the entries can read. (A template may also read `index` if its selector passes through a
+    `repeat`.) `may_miss`: whether a selector may match no parameter of the model. It is True for shipped blocks,
+    because a block parameter can remove the layers that a selector names."""
 
     prefix: str
     entries: MappingNode

@@ -185,9 +185,9 @@ class Wiring:
         return {str(i): edge for i, edge in enumerate(draft.wanted.edges or [above])}
 
     def _find_counted(self) -> Edge | None:
-        """Return the default reference of a node that uses only the number of samples of its input, not the values. In
-        a block it is the first input of the block. In the model it is the first field that a layer or block reads, else
-        the first field. None if the graph has no inputs."""
+        """Return the default reference of a node that uses only the number of samples of its input, not the values. It
+        leads to an input of the graph. In a block, this is the first input of the block. In the model, it is the first
+        field that a layer or block reads; if they read none, the first field. None if the graph has no inputs."""
         read = [
             edge.name
             for draft in self.drafts.values()
@@ -306,9 +306,9 @@ class Wiring:
         return unknown_edge(edge.span, edge.name, known, hint)
 
     def wire(self, edge: Edge) -> Wire | None:
-        """Return the wire to which a correct reference leads. A reference to a switched-off node leads to the value
-        that the node's first input reads. None if that input is not connected, or if the reference names an optional
-        input of the block that is not connected."""
+        """Return the wire of a correct reference. A reference to a switched-off node (`when: false`) is followed to the
+        value that the node's first input reads. Return None if this first input is not connected. Also return None if
+        the reference names an optional input of the block that is not connected."""
         seen: set[str] = set()
         while True:
             draft = self.drafts.get(edge.name)
@@ -377,13 +377,13 @@ class Wiring:
         self.diagnostics.append(cycle(places[0], way, places))
 
     def find_dead(self, used: Collection[str], readers: str) -> tuple[set[str], list[Diagnostic]]:
-        """Return the names of the unused nodes, and diagnostics. `used`: names of the nodes that are read from outside
-        the graph. A node is unused if no node in `used` depends on it. `readers`: what could read the nodes, for
-        messages.
+        """Return the names of the unused nodes, and diagnostics for some of them. `used`: names of the nodes that are
+        read from outside the graph. All nodes on which these depend are used, too. `readers`: what could read nodes
+        from outside, for messages.
 
-        Not every unused node has a diagnostic. A node that another node reads has none, so that only the last of a
-        chain is reported. A node on which a switched-off node depends has none, because another copy of the block may
-        use it."""
+        Two kinds of unused nodes have no diagnostic. The first are nodes that another node reads, so that only the last
+        node of a chain is reported. The second are switched-off nodes and the nodes on which they depend, because
+        another copy of the block may use them."""
         if not self.knows_all_readers:
             return set(), []
         needed = {name for name in used if name in self.drafts}

@@ -59,7 +59,8 @@ class PipelineAxis(Section):
 
     @property
     def most_ranks(self) -> int:
-        """Largest possible number of ranks in the pipeline. Each rank then has as few stages as the schedule allows."""
+        """Largest possible number of ranks in the pipeline. With this number, each rank has the smallest number of
+        stages that the schedule allows."""
         return max(1, self.stages // PIPELINE_SCHEDULES[self.schedule].stages_per_rank[0])
 
 
@@ -190,8 +191,8 @@ class Axes(Section):
         The outermost axis is the one whose ranks communicate least. The order is: stages of the pipeline, replicas,
         shards, experts, context, tensor.
 
-        An axis that gets only one rank is left out in two cases. In the first, its size is `all`, and there is an axis
-        that is not a data axis. In the second, it is `replicate`, and there is an axis `shard`."""
+        An axis with only one rank is part of the mesh, except in two cases. In the first, its size is `all`, and there
+        is also an axis that is not a data axis. In the second, it is `replicate`, and there is also an axis `shard`."""
         if self.mode == "single":
             return ()
         in_pipeline = self.pipeline is not None
