@@ -178,12 +178,13 @@ class Layer(Component, ABC):
         return "its library has no plan for a pipeline"
 
     def take_part(self, path: str) -> "Layer":
-        """Return the layer that computes the part `path` of the model, one of the parts that `split` returns."""
+        """Return a layer that computes only one part of the model. `path`: path of the part, as in the result of
+        `split`."""
         raise LookupError(f"{self.type} has no parts")
 
     def with_sizes(self, inputs: Mapping[str, TensorSpec]) -> Self:
-        """Return a copy of the layer that stores the sizes that it has for these inputs, such as the number of classes.
-        A later `check` then reports other inputs that do not fit these sizes."""
+        """Return a copy of the layer that stores the sizes which follow from these inputs, such as the number of
+        classes. A `check` of the copy reports inputs that do not fit the stored sizes."""
         return self
 
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> "Init":
@@ -320,8 +321,8 @@ class MetricModule(ABC):
 
 
 class MetricInputs(NamedTuple):
-    """Specs of the tensors that a metric reads. The key `of` of the metric names a loss of the recipe; `class_dim` and
-    `ignore_index` are taken from this loss."""
+    """Specs of the tensors that a metric reads. `class_dim` and `ignore_index` are those of a loss of the recipe, which
+    the key `of` of the metric names."""
 
     input: TensorSpec
     target: TensorSpec | None = None
@@ -332,10 +333,10 @@ class MetricInputs(NamedTuple):
 
 class Metric(Component, ABC):
     """Metric: a number computed in evaluations. `is_mean`: it is a mean over items, or a function of such a mean, so it
-    can also be computed during training. `about`: as in `Loss`.
+    can also be computed during training. `about`: kind of the targets, `numbers`, `classes` or "", as in `Loss`.
 
-    `has_unit`: the value depends on the unit of the target, such as metres. Input and target are then converted back to
-    the unit of the target's columns, without the field's `scale` and `normalize`."""
+    `has_unit`: the value depends on the unit of the target, such as metres. The metric then gets input and target in
+    the unit of the target's columns: the field's `scale` and `normalize` are undone."""
 
     is_mean: ClassVar[bool] = False
     higher_is_better: ClassVar[bool] = True
@@ -429,10 +430,11 @@ class Init(Component, ABC):
     @abstractmethod
     def fill(self, tensor: "torch.Tensor", draws: "Draws") -> None:
         """Write the start values into `tensor` in place, on any device. `draws`: the only source of random numbers.
-        `tensor` is the whole parameter or a block of its rows: the parameter has the shape `draws.shape`, and row 0 of
-        `tensor` is its row `draws.first_row`."""
+
+        `tensor` is the whole parameter or a block of its rows. `draws.shape`: shape of the whole parameter.
+        `draws.first_row`: index in the parameter of the first row of `tensor`."""
 
     def whole(self, seed: int, path: str) -> "torch.Tensor":
-        """Return the start values of the whole parameter. Call it only if `of_layer`, and not for the layer of a
-        plugin. `seed`: seed of the run. `path`: path of the layer in the model."""
+        """Return the start values of the whole parameter. `seed`: seed of the run. `path`: path of the layer in the
+        model. Call it only for an init with `of_layer`, and not for the layer of a plugin."""
         raise NotImplementedError

@@ -84,8 +84,8 @@ class Table(ABC):
 
     @property
     def original(self) -> "Table":
-        """Table of the rows as they are in the files. It is this table itself, unless this table was computed from
-        another one, for example tokens from texts."""
+        """Table of the rows as they are in the files. If this table was computed from another one, for example tokens
+        from texts, it is that other table. Otherwise it is this table itself."""
         return self
 
     def unread(self) -> "Iterator[tuple[str, str, str]]":
@@ -286,8 +286,8 @@ class Field(Component, ABC):
 
     @property
     def joined_alike(self) -> tuple[object, ...] | None:
-        """For a field with `joined_by` (several rows are joined to one sample): a value that all fields of the recipe
-        must have in common, so that they join the same rows. None: the recipe can have no other field."""
+        """Value that says which rows a field with `joined_by` joins to one sample. Two such fields can be in one recipe
+        only if this value is the same for both. None: the recipe can have no other field."""
         return None
 
     @property
@@ -367,9 +367,9 @@ class Field(Component, ABC):
         """Return an accumulator for the statistics of the training rows, or None if the field needs no statistics."""
 
     def misreads(self, statistics: Mapping[str, object]) -> str | None:
-        """Return why numbers have another meaning in this field than in an earlier one, for example because of another
-        tokenizer. Return None if they have the same meaning. `statistics`: those of the earlier field, from a run or a
-        plan. Both fields have the same values for the keys in `meaning`."""
+        """Return why the numbers of an earlier field have another meaning in this field, for example because the
+        tokenizer is another one. Return None if they have the same meaning. `statistics`: those of the earlier field,
+        from a run or a plan. The keys in `meaning` have the same values in both fields."""
         return None
 
     @abstractmethod

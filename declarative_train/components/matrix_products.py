@@ -11,8 +11,8 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class Product(NamedTuple):
-    """Matrix product with `flops` operations in the forward pass. `num_graded`: how many of its two factors need a
-    gradient. Each of these gradients takes another `flops` operations in the backward pass."""
+    """Matrix product that takes `flops` operations in the forward pass. `num_graded`: how many of its two factors need
+    a gradient. In the backward pass, each of these gradients takes as many operations again."""
 
     flops: int
     num_graded: int
@@ -27,8 +27,9 @@ class Weight(NamedTuple):
 
 
 class Use(NamedTuple):
-    """Inputs, output and weights of a layer at one node, which determine its matrix products. `output`: spec of the
-    first output. `graded`: for each input, whether it needs a gradient."""
+    """Use of a layer at one node: everything on which its matrix products depend. `inputs`: spec of each input.
+    `output`: spec of the first output. `graded`: for each input, whether it needs a gradient. `weights`: the layer's
+    parameters."""
 
     inputs: Mapping[str, TensorSpec]
     output: TensorSpec
@@ -46,9 +47,9 @@ class Use(NamedTuple):
         return any(self.graded.values()) or any(each.is_trained for each in self.weights)
 
     def each_matrix_for(self, spec: TensorSpec) -> list[Product]:
-        """Return one product for each parameter of the layer with two or more dimensions, (out, *rest). A product has 2
-        * prod(rest) operations per element of `spec`. `spec`: the output of a linear map or convolution, or the input
-        of a transposed convolution."""
+        """Return one matrix product for each parameter (out, *rest) of the layer that has two or more dimensions. The
+        product has 2 * prod(rest) operations per element of `spec`. `spec`: for a linear map or convolution, its
+        output; for a transposed convolution, its input."""
         sides = int(any(self.graded.values()))
         return [
             Product(2 * spec.num_elements * prod(each.shape[1:]), sides + each.is_trained) for each in self.matrices

@@ -54,8 +54,8 @@ class PipelineSchedule:
         return least <= num_stages and (most is None or num_stages <= most)
 
     def takes(self, num_microbatches: int, num_ranks: int, num_stages: int) -> bool:
-        """Return whether torch's schedule accepts a step of `num_microbatches` in a pipeline of `num_ranks` ranks and
-        `num_stages` stages."""
+        """Return whether torch's schedule accepts a step of `num_microbatches` microbatches. The pipeline has
+        `num_ranks` ranks and, over all ranks, `num_stages` stages."""
         if self.fills_first:
             return num_microbatches >= num_stages
         if self.in_rounds:
@@ -71,12 +71,13 @@ class PipelineSchedule:
         backward_s: float,
         weights_s: float,
     ) -> float:
-        """Return the seconds of a step in which the slowest rank is idle while the pipeline fills and drains. With
-        fewer microbatches than ranks (for zbv: fewer than twice as many), the result is an upper bound.
+        """Return for how many seconds of a step the slowest rank is idle, because the pipeline fills at the beginning
+        and drains at the end. With fewer microbatches than ranks (for zbv: fewer than twice as many), the result is an
+        upper bound.
 
-        Each rank holds `num_chunks` stages. The times are for one microbatch and all stages of a rank: `forward_s` for
-        the forward, `backward_s` for the backward, and `weights_s` for the gradients of weights, a part of
-        `backward_s`."""
+        Each rank holds `num_chunks` stages. The times are for one microbatch in all stages of a rank: `forward_s` for
+        the forward, `backward_s` for the backward. `weights_s` is the part of `backward_s` that computes gradients of
+        weights."""
         both = forward_s + backward_s
         if num_microbatches < num_ranks:  # each round of stages waits until the round before has passed all ranks
             rounds = (num_ranks * num_chunks + num_microbatches - 1) / num_chunks
@@ -88,9 +89,9 @@ class PipelineSchedule:
         return (num_ranks - 1) * both / num_chunks
 
     def most_in_flight(self, rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> int:
-        """Return the largest number of forward results that a rank stores at one time because their backwards have not
-        run. Each microbatch counts once for each of the `num_chunks` stages of the rank. If the backward is split, a
-        result is stored until the gradients of weights are computed."""
+        """Return how many results of the forward a rank stores at one time, at most. A result is stored until its
+        backward has run or, if the backward is split, until the gradients of weights are computed. A microbatch has one
+        result in each of the `num_chunks` stages of the rank."""
         in_a_round = num_microbatches // max(1, num_microbatches // num_ranks)
         most = {
             "all": num_chunks * num_microbatches,

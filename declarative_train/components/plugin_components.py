@@ -104,13 +104,13 @@ class Kind(NamedTuple):
     adapter    dtrain's component class that calls the user's class, as `module.Class`
     methods    the class must have at least one of these methods
     ending     end of class names that is not part of the type: `SlackSink` has the type `slack`
-    leads      number of first arguments of `__init__` that dtrain provides
+    leads      how many arguments of `__init__`, from the first, dtrain provides; the others are fields
     needs      names that must be arguments of `__init__`
-    says       names of class attributes that must be true or false
+    says       names of class attributes whose value must be True or False
     declares   names of class attributes that are passed to `PluginComponent.declare`
     required   methods that the class must have in addition to one of `methods`
-    inherits   base classes that already have all these methods
-    refused    base class that is an error, with message and hint"""
+    inherits   base classes that already have all methods in `methods` and `required`
+    refused    (base class, message, hint): a class that derives from this base class is an error"""
 
     bases: tuple[str, ...]
     adapter: str

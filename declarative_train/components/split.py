@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 class Candidates(NamedTuple):
     """Rows that a split may choose from, numbered 0..num_rows-1 in the order of the source.
 
-    num_total    number of rows of which a fraction is taken; it can be larger than `num_rows`
+    num_total    number of rows to which a fraction refers; other sets may already have taken some of these rows
     read         function that takes a column name and returns its values
     shuffled     function that returns 0..n-1 in random order, which depends only on the seed and the name of the set
     by, sort     keys of `data.window`: the columns by which its rows are grouped and ordered; None if not set
-    behind       fraction of the rows, at the end of the source, that belongs to later sets of the type `last`"""
+    behind       for the type `last`: fraction of the rows, at their end, that belongs to later sets of this type"""
 
     num_rows: int
     num_total: int
@@ -39,9 +39,9 @@ class Draw(NamedTuple):
 class Split(Component, ABC):
     """Split: rule that chooses the rows of one set from the rows of the source.
 
-    `turn`: the order in which splits choose, lowest first: sets defined by values or by their own source (0), the last
-    rows (1), random whole groups (2), random single rows (3). Splits with equal numbers choose in the order of the
-    recipe. Random single rows are last because they would break up groups."""
+    `turn`: when the split chooses, the lowest number first. 0: sets defined by values or by their own source. 1: the
+    last rows. 2: random whole groups. 3: random single rows, after all others because they would break up groups.
+    Splits with equal numbers choose in the order of the recipe, those of the type `last` in the reverse order."""
 
     turn: ClassVar[int]
     cuts_singly: ClassVar[bool] = False  # puts neighbouring rows in different sets, which breaks up windows
@@ -53,8 +53,8 @@ class Split(Component, ABC):
         return found if self.of is not None else {key: value for key, value in found.items() if key != "of"}
 
     def anywhere(self) -> "Split":
-        """Return a copy of the split without its key `of`, the name of one source of a mixture. The copy chooses rows
-        from the table of that source alone."""
+        """Return a copy of the split without its key `of`, which names one source of a mixture. The copy is for
+        choosing rows from the table of this source alone."""
         return self.model_copy(update={"of": None})
 
     @property

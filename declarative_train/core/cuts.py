@@ -43,9 +43,10 @@ features    an output element depends on the same feature of the inputs only, so
 
 @dataclass(frozen=True, slots=True)
 class ParameterCut:
-    """Division of a parameter along dimension `dim` over ranks. The dimension consists of consecutive pieces, and each
-    rank holds an equal part of every piece. `pieces`: their sizes. A fused `qkv` weight has three pieces, most
-    parameters have one."""
+    """How a parameter is divided over ranks, along its dimension `dim`.
+
+    This dimension consists of consecutive pieces of the sizes `pieces`. Each rank holds an equal part of every piece. A
+    fused `qkv` weight has three pieces, one each for q, k and v. Most parameters have one piece."""
 
     dim: int
     pieces: tuple[int, ...]
@@ -53,10 +54,10 @@ class ParameterCut:
 
 @dataclass(frozen=True, slots=True)
 class NodeCut:
-    """Division of a node of the graph, or of a submodule of a node, over the ranks of the `tensor` or `expert` axis.
+    """How a node of the graph, or a submodule of a node, is divided over the ranks of the `tensor` or `expert` axis.
 
-    `kind`: how it is divided; "": not divided, so every rank has a whole copy. `reason`: why it is not divided. `sent`:
-    for experts in a model of a library, the number of elements per position that ranks send to the experts."""
+    `kind`: the way of dividing; "": it is not divided, so every rank has a whole copy. `reason`: why it is not divided.
+    `sent`: only for experts in a model of a library: how many elements are sent to the experts for each position."""
 
     kind: CutKind | Literal[""]
     reason: str = ""
@@ -86,9 +87,9 @@ NO_CUTS: Mapping[str, RankCut] = {}
 
 
 class Block(NamedTuple):
-    """Block of a parameter, with consecutive indices along each dimension. `sizes`: its size along each dimension.
-    `local`: index of its first element in this rank's tensor. `whole`: index of that element in the undivided
-    tensor."""
+    """Elements of a parameter that are consecutive along each dimension, in the rank's tensor and in the undivided
+    parameter. `sizes`: their number along each dimension. `local`: index of the first element in the rank's tensor.
+    `whole`: index of the same element in the undivided parameter."""
 
     local: tuple[int, ...]
     whole: tuple[int, ...]
@@ -97,7 +98,8 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankCut:
-    """Part of a divided parameter that one rank holds: rank `index` of the `size` ranks that share the parameter."""
+    """Part of a divided parameter that one rank holds. `cut`: how the parameter is divided. `size`: the number of ranks
+    that share the parameter. `index`: the number of this rank among them, from 0."""
 
     cut: ParameterCut
     index: int
@@ -112,12 +114,13 @@ class RankCut:
         return tuple(length * self.size if dim == self.cut.dim else length for dim, length in enumerate(local))
 
     def blocks(self, local: Sequence[int], rows: range | None = None) -> Iterator[Block]:
-        """Yield the blocks that this rank holds of the parameter: one for each piece of the divided dimension
-        (`ParameterCut`). A block has consecutive indices along each dimension, both in this rank's part and in the
-        undivided parameter. `local`: shape of this rank's part.
+        """Yield the blocks of the parameter that this rank holds. There is one for each piece of the divided dimension,
+        because the rank holds a part of every piece (`ParameterCut`). `local`: shape of this rank's part of the
+        parameter.
 
-        `rows`: the rows (dimension 0) of the part for which blocks are yielded; None: all. `fully_shard` holds only
-        some rows of the part. `Block.local` counts from the first of these rows."""
+        `rows`: only elements in these rows (dimension 0) of the part are yielded; None: all rows. With `rows`,
+        `Block.local` counts from the first of them. It is for `fully_shard`, by which a process holds only some rows of
+        the part."""
         rows = range(local[0]) if rows is None else rows
         dim, held, before = self.cut.dim, 0, 0  # elements along `dim` in the local and in the whole tensor
         for piece in self.cut.pieces:

@@ -74,8 +74,8 @@ class Duration:
     def exact_steps(
         self, *, steps_per_epoch: int, global_batch_size: int, num_steps: int | None, tokens_per_sample: int | None
     ) -> float:
-        """Return the duration in optimizer steps as a fraction, before `steps` rounds it up. Arguments and exceptions
-        are those of `steps`."""
+        """Return the duration in optimizer steps, not rounded up: half an epoch of 5 steps is 2.5. Arguments and
+        exceptions are those of `steps`."""
         if self.unit == "steps":
             exact = self.value
         elif self.unit == "epochs":

@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 
 class _UsedVariables:
-    """Record of the environment variables that recipes or plans have read. The functions of this module search their
-    values in texts.
+    """Record of the environment variables that recipes or plans have read. The functions of this module search texts
+    for the values of these variables.
 
-    `names`: a dict from a value to the name of its variable, the longest value first. `pattern`: matches any of these
-    values; None if there are none. `made`: texts that templates computed from a value, and in which the value does not
-    occur. `num_reads`: how many times a variable was read."""
+    `names`: a dict from each value to the name of its variable, the longest value first. `pattern`: regular expression
+    that matches any of these values; None if there are none. `made`: texts that templates computed from a value and
+    that do not contain the value, such as a value in capitals. `num_reads`: how many times a variable was read."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -67,8 +67,8 @@ def list_variables() -> tuple[tuple[str, str], ...]:
 
 
 def variables_in(text: str) -> list[str]:
-    """Return the names of the recorded variables whose values occur in a text. If there are none, but a template
-    computed a part of the text from such a value, return [`a variable of the environment`]."""
+    """Return the names of the recorded variables whose values occur in `text`. If no value occurs, but a text that a
+    template computed from a value does, return [`a variable of the environment`]. Otherwise return []."""
     found = [name for value, name in used_variables.names.items() if value in text]
     return found or ["a variable of the environment"] * any(each in text for each in used_variables.made)
 

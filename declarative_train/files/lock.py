@@ -23,8 +23,9 @@ _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 class FileLock:
-    """Exclusive lock of one file at a time. `handle`: descriptor of the open file, -1 if this process does not hold the
-    lock. `problem`: the error of a file system that does not support locks; there, every process gets the lock."""
+    """Exclusive lock on a file, for one file at a time. `handle`: descriptor of the locked file, -1 if this process
+    does not hold the lock. `problem`: the error of a file system that does not support locks. On such a file system
+    every process gets the lock."""
 
     def __init__(self) -> None:
         self.path = ""

@@ -154,11 +154,13 @@ class OpenFiles(Generic[T]):
 
 
 def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Group row numbers of a table by the piece, such as a file, that contains the row. The table consists of
-    consecutive pieces. `starts`: first row of each piece, then the number of all rows.
+    """Group row indices of a table by the piece of the table that contains the row. The table consists of consecutive
+    pieces, such as files. `starts`: index of the first row of each piece, then the number of all rows. `rows`: the row
+    indices, in any order.
 
-    Yields (piece, places, inside) for each piece that has some of the `rows`. `piece`: index of the piece. `places`:
-    indices of its rows in `rows`. `inside`: numbers of these rows, counted from the start of the piece."""
+    Yields (piece, places, inside) for each piece that contains some of the `rows`. `piece`: index of the piece.
+    `places`: the positions in `rows` of the rows of this piece. `inside`: the same rows, counted from the start of the
+    piece."""
     import numpy as np
 
     piece_of = np.searchsorted(np.asarray(starts, np.int64), rows, side="right") - 1

@@ -29,8 +29,8 @@ class SourceError(Exception):
 
     `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns, or plugin (an error in the
     plugin's code). `name`: the name that was not found. `known`: the names that exist instead. `path`: the path that
-    was not found. `below`: if a source inside a mixture failed, its position in the recipe below the mixture; else
-    ""."""
+    was not found. `below`: for a source inside a mixture, its position in the recipe relative to the mixture; "" for
+    other sources."""
 
     below: str = ""
 
@@ -176,8 +176,8 @@ def _is_file(system: Any, url: str, path: str, listed: Mapping[str, Any] | None 
 
 
 def _same_place(url: str, file: str) -> str:
-    """Return the URL of `file`, which is a path or URL in the same file system as `url`. If `url` is a chain
-    (`simplecache::s3://...`), the other links of the chain are kept."""
+    """Return `file`, a path or URL in the file system of `url`, as a URL. If `url` is a chain such as
+    `simplecache::s3://bucket/a`, the result is the same chain, in which `file` replaces the first link with `://`."""
     links = url.split(_CHAIN)
     own = next(index for index, link in enumerate(links) if "://" in link)
     links[own] = file if "://" in file else f"{links[own].partition('://')[0]}://{file}"

@@ -97,12 +97,13 @@ class Ranges:
         return [found[grain] for grain in range(first, last)]
 
     def _more(self, missing: Sequence[int], last: int, handles: dict[int, int]) -> list[int]:
-        """Return the indices of further grains (pieces of 64 KiB) to request together with the grains `missing`: the
-        read-ahead of sequential reads. Return [] if reads are not sequential. The further grains are missing ones in
-        the segment (file of the cache) of the last requested grain. They are requested only if that segment is locked.
+        """Return the indices of grains (pieces of 64 KiB) to request ahead, together with the grains `missing`. Return
+        [] if the file is not read from front to back.
 
-        `last`: end (exclusive) of the grains that the caller reads. `handles`: descriptors of the segments that this
-        process has locked."""
+        The grains to request ahead are not in the cache. They follow the last grain that the caller reads, in the same
+        segment (file of the cache). This process must have locked that segment; otherwise the result is []. `last`:
+        index after the last grain that the caller reads. `handles`: descriptors of the segments that this process has
+        locked."""
         if not missing:
             return []
         least, most = _AHEAD

@@ -101,9 +101,9 @@ class Adapted(Layer):
         return "it has adapters"
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the matrix products of a layer with adapters: those of the base layer, and two more for each adapter.
-        One is with the adapter's first matrix (down), the other with its second (up). Both multiply the same number of
-        vectors as the weight to which the adapter belongs."""
+        """Yield the matrix products of the layer `base`, then two for each adapter: with its first matrix (down) and
+        with its second (up). Each of the two matrices is multiplied with as many vectors as the weight to which the
+        adapter belongs."""
         own = [each for each in use.weights if is_added(each.name)]
         others = tuple(each for each in use.weights if not is_added(each.name))
         trains = Weight("adapters", (1,), bool(own))  # stands for the adapters: intermediate results need a gradient

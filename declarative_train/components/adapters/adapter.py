@@ -27,8 +27,8 @@ class Adapter(Component, ABC):
         return None
 
     def with_folder(self, folder: str) -> Adapter:
-        """Return a copy of the adapter with the absolute path `folder` as the folder of the saved adapter
-        (`made_from`). Raises PublishedError if the folder cannot be read."""
+        """Return a copy of the adapter whose `made_from`, the folder of the saved adapter, is the absolute path
+        `folder`. Raises PublishedError if the folder cannot be read."""
         raise NotImplementedError
 
     def read_for(self, scope: Any, path: str, rows: int) -> Adapter | None:
@@ -38,9 +38,10 @@ class Adapter(Component, ABC):
         raise NotImplementedError
 
     def plan_weights(self, recipe: Any, lowered: Any, span: Span) -> tuple[Any, list[Diagnostic]]:
-        """Return a `WeightsPlan`, by which a run loads the tensors in the folder `made_from`, and a diagnostic for each
-        tensor that does not fit the model. `recipe`: a `Recipe`. `lowered`: the recipe after lowering, a `Lowered`.
-        `span`: position of the diagnostics."""
+        """Return (plan, diagnostics) for the saved adapter in the folder `made_from`. `plan`: a `WeightsPlan`, by which
+        a run loads the saved tensors. `diagnostics`: one for each tensor that does not fit the model.
+
+        `recipe`: a `Recipe`. `lowered`: the recipe after lowering, a `Lowered`. `span`: position of the diagnostics."""
         raise NotImplementedError
 
     @property

@@ -75,12 +75,12 @@ class Budget:
 def in_memory_or_on_disk(
     files: Sequence[str], in_memory: Callable[[Budget | None], Table], on_disk: Callable[[], Table | None]
 ) -> Table:
-    """Return a table of `files`, read into memory if they are small enough, else converted to a file on disk. Raises
-    SourceError.
+    """Return a table of `files`. Small files are read into memory. Large files are converted to a file on disk, which
+    the table reads. Raises SourceError.
 
-    `in_memory` reads the files and raises TooLargeError if they exceed its budget; the budget None means no limit.
-    `on_disk` returns the table of the converted files, or None if it cannot write a file. Then the files are read into
-    memory without a limit."""
+    `in_memory(budget)`: function that reads the files into memory. It raises TooLargeError if they exceed the budget;
+    None: no limit. `on_disk()`: function that converts the files and returns the table, or None if it cannot write a
+    file. If it returns None, the files are read into memory without a limit."""
     if not is_large(files):
         try:
             return in_memory(Budget())

@@ -248,8 +248,8 @@ def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _scatter(gathered: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return values in the order in which rows were requested. `gathered`: the values in the order of the files.
-    `places`: for each of these values, the index of its row among the requested rows."""
+    """Return the values of rows in the order in which the rows were requested. `gathered`: the values in the order of
+    the files. `places`: for each of these values, the position of its row among the requested rows."""
     import numpy as np
 
     found = np.empty_like(gathered)

@@ -177,12 +177,12 @@ class CsvDataset(FilesDataset):
         wider: dict[str, Any],
         heartbeat: Callable[[], None],
     ) -> tuple[str, str | None] | None:
-        """Return the first value in the file `path` that does not fit the type of its column, as (column, text). Return
+        """Return (column, text) for the first value in the file `path` that does not fit the type of its column. Return
         None if all values fit.
 
-        `first`: path of the first file, whose columns this file must have. `found`: dict of the column types; the types
-        detected in this file are added to it. `wider`: column types that replace those in `found`. `heartbeat`: called
-        after each block."""
+        `first`: path of the first file, whose columns this file must have. `found`: a dict from column to type, as
+        detected so far; the types detected in this file are added to it. `wider`: types of columns that are used in
+        place of those in `found`. `heartbeat`: called after each block."""
         import pyarrow as pa
 
         with self._open(path) as file, self._in_blocks(room, file, {}, []) as reader:

@@ -94,8 +94,9 @@ def _find_blank_lines(content: Any) -> list[tuple[int, str]]:
 
 
 def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
-    """Return a message of pyarrow with line numbers in place of its row numbers, which do not count all lines. `gone`:
-    the lines that pyarrow does not count, as pairs (line, counted from 0; reason)."""
+    """Return the message `error` of pyarrow with line numbers in place of its row numbers. The two differ because
+    pyarrow does not count all lines. `gone`: the lines that it does not count, as pairs (line, counted from 0;
+    reason)."""
 
     def line_of(found: re.Match[str]) -> str:
         row = int(found[1])
@@ -218,8 +219,8 @@ def read_lines(
     them. `schema`: types of all columns; None: they are detected. Raises SourceError.
 
     `bad`: list to which a pair (line, reason) is added for each blank line. If bad rows are skipped, a pair is also
-    added for each line that is left out. `like`: types of the values before these lines, used only if bad rows are
-    skipped: lines whose values have other types are left out."""
+    added for each line that is left out. `like`: types of the values in earlier lines. If bad rows are skipped, a line
+    whose values have other types than these is left out; otherwise `like` is not used."""
     import pyarrow as pa
     from pyarrow import json
 

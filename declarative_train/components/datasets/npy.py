@@ -93,11 +93,12 @@ class StoredArray(NamedTuple):
 
 
 class ArrayTable(Table):
-    """Table whose columns are the arrays of one or several files, concatenated by rows.
+    """Table whose columns are the arrays of files. With several files, the arrays of the same name are concatenated by
+    rows.
 
-    `pieces`: for each file, a dict from name to array. If an entry is a text, it is the reason why the array cannot be
-    a column. An array is left out if its number of rows differs from that of most arrays of its file, for example a
-    mean or a list of names."""
+    `pieces`: for each file, a dict from name to array. In place of an array that cannot be a column, the dict has a
+    text with the reason. An array is also left out if its number of rows differs from that of most arrays of its file.
+    Such an array is, for example, a mean or a list of names."""
 
     def __init__(self, files: Sequence[str], pieces: Sequence[Mapping[str, StoredArray | str]]) -> None:
         self.files = tuple(files)

@@ -61,9 +61,9 @@ def as_array(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
 
 
 def _fits(value: np.ndarray, is_strict: bool, wanted: np.dtype[Any]) -> bool:
-    """Return whether a column of dtype `wanted` can hold a value. `is_strict`: the user's code returned an array or
-    tensor. Then its dtype must be `wanted`. Plain Python numbers only have to be of a suitable kind, and in the range
-    of `wanted` if it is an integer type."""
+    """Return whether a column of dtype `wanted` can hold `value`. `is_strict`: the user's code returned an array or
+    tensor, so the dtype must be exactly `wanted`. If False, `value` was made from plain Python numbers. They need only
+    be of a suitable kind and, if `wanted` is an integer type, in its range."""
     if is_strict:
         return value.dtype == wanted
     if wanted.kind in "iu" and value.dtype.kind in "iu" and value.size:

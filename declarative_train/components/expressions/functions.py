@@ -34,7 +34,7 @@ class Parameter(NamedTuple):
 
 class Function(NamedTuple):
     """Function or operator of expressions. `target`: dotted path of the torch function, which gets tensors by position
-    and all other arguments by name. `keeps_range`: an integer result has only values that are in the range of the
+    and all other arguments by name. `keeps_range`: if the result has integers, they are always in the range of the
     tensor arguments."""
 
     target: str

@@ -120,8 +120,8 @@ def _keep_the_batch(operation: Operation, operands: list[Any]) -> None:
 
 
 def _keep_to_classes(operation: Operation, operands: list[Any]) -> None:
-    """Raise an error if `operation` is a `one_hot` of numbers that are not integers, or not in 0 to `num_classes` - 1.
-    Values are checked only on the CPU, because reading them from a GPU would make the host wait."""
+    """Raise an error if `operation` is a `one_hot` whose operand has no integer dtype, or has values outside of 0 to
+    `num_classes` - 1. Values are checked only on the CPU, because reading them from a GPU would make the host wait."""
     if operation.name != "one_hot":
         return
     (x,), size = operands, operation.options.get("num_classes")

@@ -207,8 +207,9 @@ def to_integers(column: Column, values: np.ndarray, key: str | None = None) -> n
 
 
 def check_rounding(columns: Sequence[Column], values: Sequence[np.ndarray], made: np.ndarray) -> None:
-    """Raise BadValueError if the conversion to a float dtype rounded a whole number of an integer column to another
-    one. `values`: one array per column. `made`: the converted values."""
+    """Raise BadValueError if a whole number of an integer column became another number, because a float dtype cannot
+    represent it. `values`: the numbers before the conversion, one array per column. `made`: the numbers after the
+    conversion."""
     import numpy as np
 
     wide = [place for place, column in enumerate(columns) if column.dtype in _WIDE]

@@ -73,9 +73,9 @@ class LastSplit(Split):
         return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
 
     def _ends(self, size: int, behind: float) -> tuple[int, int]:
-        """Return begin and end of this set among `size` rows in order. `behind`: fraction of the rows that later sets
-        take from the end. Both positions are rounded in the same way in all sets, so the end of a set is the begin of
-        the next one."""
+        """Return (begin, end), the positions of this set among `size` ordered rows. `behind`: fraction of the rows that
+        later sets of the type `last` take from the end. All sets round their positions in the same way, so each set
+        ends where the next one begins."""
         return size - min(size, round(size * (behind + self.fraction))), size - min(size, round(size * behind))
 
 
@@ -162,9 +162,9 @@ class StratifiedSplit(Split):
         return (self.column,)
 
     def choose(self, rows: Candidates) -> np.ndarray:
-        """Return the indices of the chosen rows: the same fraction of the rows of each value. The numbers of rows are
-        rounded such that their total is the rounded fraction of all rows. The values with the largest remainders are
-        rounded up; chance decides between equal remainders."""
+        """Return the indices of the chosen rows: for each value of the column, the same fraction of its rows. The total
+        is the rounded fraction of all rows. To reach this total, the number of rows is rounded up for the values with
+        the largest remainders, and down for the others. Chance decides between equal remainders."""
         import numpy as np
 
         if not rows.num_rows:

@@ -25,8 +25,8 @@ Alpha = Annotated[float, Field(gt=0, le=1000)]
 
 
 class PairTransform(Transform, ABC):
-    """Base class of transforms that mix two samples. `mix` mixes all rows (R, ...) of a microbatch. `apply` gets a
-    single sample, so it returns the sample unchanged."""
+    """Base class of transforms that mix two samples. `mix` mixes all rows (R, ...) of a microbatch with their partners.
+    `apply` gets a single sample without a partner, so it returns the sample unchanged."""
 
     is_random: ClassVar[bool] = True
     on_numbers: ClassVar[bool] = True
@@ -51,10 +51,12 @@ class PairTransform(Transform, ABC):
         acts: np.ndarray,
         key: int,
     ) -> dict[str, torch.Tensor]:
-        """Return the image fields and the labels (R, ...) by name, after mixing. Row i is mixed with row i of
-        `partners` if `acts[i]` is true, else it is unchanged. `fields`: names of the image fields. `numbers` (R,):
-        index of the sample in each row. `key`: key of this transform. The random numbers depend only on `numbers` and
-        `key`."""
+        """Return the image fields and the labels (R, ...) of a microbatch by name, after mixing. `tensors`: the same
+        before mixing. `partners`: the same for the partner of each row. Row i is mixed with row i of `partners` if
+        `acts[i]` is true, else it is unchanged.
+
+        `fields`: names of the image fields. `numbers` (R,): index of the sample in each row. `key`: key of this
+        transform. The random numbers depend only on `numbers` and `key`."""
 
     def _shares(self, numbers: np.ndarray, acts: np.ndarray, key: int) -> np.ndarray:
         import numpy as np

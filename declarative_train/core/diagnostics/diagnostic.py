@@ -29,8 +29,8 @@ class Fix(NamedTuple):
     """Edit of the recipe's text that corrects a mistake.
 
     `safe`: the plan provably stays the same or, if an error prevents a plan, no other correction is possible.
-    `replaces`: the word that the edit replaces. The edit is made only if the text at the span is this word, bare or in
-    quotes. The text is another one if a template, an option or an alias produced the value (see
+    `replaces`: the word that the edit replaces. The edit is made only if this word, bare or in quotes, is the text at
+    the span. The text is another one if the value comes from a template, an option or an alias (see
     `fixes.locate_fixes`)."""
 
     span: Span

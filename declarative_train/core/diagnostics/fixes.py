@@ -40,8 +40,9 @@ class _Edit:
     replacement: str
 
     def meets(self, other: _Edit) -> bool:
-        """Return whether this edit and another one cannot both be made: they overlap, or one of them inserts text at an
-        end of the other, so that the result depends on their order. Return False for two equal edits."""
+        """Return whether this edit and `other` cannot both be made. This is so if they overlap, or if one inserts text
+        at an end of the other, because the result would depend on their order. For two equal edits the result is
+        False."""
         if self == other:
             return False
         if self.start == self.end or other.start == other.end:
@@ -50,8 +51,9 @@ class _Edit:
 
 
 def locate_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> list[Diagnostic]:
-    """Return the diagnostics with exact spans of their fixes. If a fix replaces a word (`Fix.replaces`), its span
-    becomes that of the word in the text. If the text has another word there, the diagnostic loses all its fixes."""
+    """Return the diagnostics, with the span of each fix set to exactly the word that the fix replaces (`Fix.replaces`).
+    If the text does not have this word there, or the new word cannot be written in its place, the diagnostic loses all
+    its fixes. `texts`: the text of each file by path."""
     lines = {path: Lines(path, text) for path, text in texts.items()}
     return [_locate_fixes_of(each, lines) if any(fix.replaces for fix in each.fixes) else each for each in diagnostics]
 
@@ -139,9 +141,11 @@ def _key(diagnostic: Diagnostic) -> _Key:
 
 
 def _is_worse(fixed: Iterable[Diagnostic], before: Iterable[Diagnostic], after: Iterable[Diagnostic]) -> bool:
-    """Return whether edits failed: a diagnostic of `fixed` did not become less frequent, or there are more YAML errors
-    (codes Y) than before. More YAML errors are allowed if `fixed` has one. `fixed`: the diagnostics that the edits
-    should remove. `before`, `after`: all diagnostics before and after the edits."""
+    """Return whether edits failed. `fixed`: the diagnostics that the edits should remove. `before`, `after`: all
+    diagnostics before and after the edits.
+
+    Edits failed if a diagnostic of `fixed` is at least as frequent as before. They also failed if there are more YAML
+    errors (codes Y) than before, unless `fixed` itself has a YAML error."""
     old, new = Counter(map(_key, before)), Counter(map(_key, after))
     if any(new[_key(each)] >= old[_key(each)] for each in fixed):
         return True

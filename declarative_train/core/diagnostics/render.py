@@ -29,8 +29,8 @@ def arrange(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics without those that only follow from a value that could not be read. A diagnostic follows
-    from such a value if its span is on one line and contains the value. The diagnostic of the value itself is kept."""
+    """Return the diagnostics without mere consequences of a value that could not be read. A consequence is a diagnostic
+    whose span is on one line and contains the span of such a value. The diagnostic of the value itself is kept."""
     everything = list(diagnostics)
     broken: dict[str, list[Span]] = {}
     for diagnostic in everything:
@@ -40,8 +40,8 @@ def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def _is_echo(diagnostic: Diagnostic, broken: Iterable[Span]) -> bool:
-    """Return whether a diagnostic only follows from a value that could not be read: its span is on one line and
-    contains such a value. `broken`: the spans of the values that could not be read."""
+    """Return whether a diagnostic is a mere consequence of a value that could not be read: its span is on one line and
+    contains the span of such a value. `broken`: the spans of these values."""
     span = diagnostic.span
     if span.line != span.end_line:
         return False
