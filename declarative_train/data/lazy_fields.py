@@ -94,8 +94,8 @@ class LazyReader(ABC):
 
 @dataclass(frozen=True, slots=True)
 class TransformChain:
-    """Transforms of a recipe and the seed of their random numbers. It passes them to the reader of each kind of lazy
-    field, which applies them."""
+    """Transforms of a recipe, in order, and the seed of their random numbers. Each kind of lazy field has a reader that
+    applies them (LazyReader)."""
 
     transforms: tuple[Transform, ...] = ()
     seed: int = 0

@@ -57,16 +57,17 @@ def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Choice between two `ways`, an inner node of the binary tree of a Schedule. A way is a source (its index) or
-    another choice. Each time the choice is used is a turn: of every `parts` turns, `left` take the first way, the
-    others the second."""
+    """Inner node of the binary tree of a Schedule. It divides positions of the mixture between two `ways`: of every
+    `parts` positions that reach it, `left` go the first way, the others the second. A way is the index of a source, or
+    another choice."""
 
     parts: int
     left: int
     ways: tuple[_Choice | int, _Choice | int]
 
     def count_left(self, turns: np.ndarray) -> np.ndarray:
-        """Return, for each number n in `turns`, how many of the first n turns go to the first of the two ways."""
+        """Return, for each number n in `turns`, how many of the first n positions that reach this choice go the first
+        way."""
         if self.parts > _MOST_PARTS:  # Python's integers are exact, but slow
             exact = (turns.astype(object) * self.left + self.parts // 2) // self.parts
             return np.asarray(exact, np.int64)
@@ -217,9 +218,9 @@ class MixedOrder:
         return start + permute(key_of("order", self._keys[source], number), places, size)
 
     def numbers(self, samples: np.ndarray, placed: MixturePositions) -> np.ndarray:
-        """Return a number for each of these samples, from which its random transforms are made. `samples`: index of
-        each sample in the set. `placed`: the pass over the source in which each sample is used. The number is index +
-        pass * (size of the set), so a sample is transformed differently in each pass."""
+        """Return, for each of these samples, the number that decides its random transforms: index + pass * (size of the
+        set). So a sample is transformed differently in each pass over its source. `samples`: index of each sample in
+        the set. `placed`: positions of the mixture; its `passes` has the pass of each sample."""
         found: np.ndarray = samples + placed.passes * self.num_samples
         return found
 

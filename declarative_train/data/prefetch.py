@@ -63,8 +63,8 @@ PATIENCE = Patience()
 
 
 class Wait:
-    """Timer of one wait for data, which reports a long wait. `of`: function that returns what the thread or process
-    that makes the data is doing with files; None if this is unknown."""
+    """Timer of one wait for data, which reports a long wait. `of`: function that returns the current activity of the
+    thread or process that makes the data, such as the file that it reads; None if this is unknown."""
 
     def __init__(self, of: Callable[[], FileActivity | None]) -> None:
         self._of = of
@@ -122,9 +122,9 @@ class _Failure:
 class Prefetcher(Generic[K, T]):
     """Results of `make(name)` for each of `names`, computed ahead in that order by threads of this process.
 
-    The results in memory have a total size of at most `room`; `size_of(name)` is the size of one result. In two cases
-    one more result is computed all the same: `get` waits for a result that no thread has begun, or `get` has returned
-    all results in memory.
+    A thread begins a result only if all results in memory then have a total size of at most `room`. `size_of(name)` is
+    the size of one result. In two cases a thread begins the next result although it exceeds `room`: `get` waits for a
+    result that no thread has begun, or `get` has already returned every result in memory.
     """
 
     def __init__(

@@ -227,7 +227,7 @@ def prepare(
     hold_bytes      maximum size at which the set is kept in memory
     chain           transforms of images
     known           cache that remembers whether the values of a set that is not kept in memory were checked before
-    is_checked      True if these values were checked already
+    is_checked      True: the values of a set that is not kept in memory are not checked again
     skips           record of bad rows. A bad row that is found now is left out; one that is found later is replaced by
                     another row. None: bad rows are errors
 

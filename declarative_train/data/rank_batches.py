@@ -248,8 +248,8 @@ class TrainingBatches:
             step += sum(run.count for run in runs)
 
     def _full_steps(self, step: int, most: int) -> list[_Run]:
-        """Return the next `most` steps, from `step` on, as one `_Run` per epoch. There are fewer if a step with a
-        smaller batch (the last one of an epoch) comes before: the result ends there."""
+        """Return consecutive steps with full batches, from `step` on, as one `_Run` per epoch. These are `most` steps,
+        or all steps before the next smaller batch (the last one of an epoch) if they are fewer."""
         batch = self._batch
         num_full = self._set.num_samples // batch.global_batch_size
         runs: list[_Run] = []
@@ -349,8 +349,8 @@ class EvaluationBatches:
         return ahead(self.batch, 0, len(self))
 
     def _iterate_kept(self) -> Iterator[Batch]:
-        """Yield this rank's batches of a set that is read from files, although it would fit into memory. After the
-        first pass, the batches stay in host memory for the next evaluation."""
+        """Yield this rank's batches. The first evaluation reads them from files and keeps them in host memory, where
+        later evaluations find them. This is for sets that are not in memory, but are small enough for it."""
         key = tuple(self._slots), self.num_samples
         made = iter(self._set.kept[key]) if key in self._set.kept else self._read_and_keep(key)
         for (batch,) in from_host(([batch] for batch in made), 0, len(self), self._device):

@@ -145,16 +145,17 @@ class RowDraw(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowShare(SetRows):
-    """Random rows of each block of a table, in the order of the file; or all rows except these.
+    """Rows of a set that are a random share of the rows `base`, in the order of the file; with `others`, the rows of
+    `base` outside this share.
 
-    This is for sets that are too large to list, and that are read in blocks. Each block gives the same fraction of its
-    rows. Rounding errors do not add up: of the n rows of `base` up to the end of a block, round(n * fraction) are
-    drawn.
+    This is for sets that are too large to list, and that are read in blocks. The same fraction of each block is drawn.
+    Rounding errors do not add up: of the n rows of `base` up to the end of a block, round(n * fraction) are drawn.
 
-    starts   (blocks + 1,) first row of each block, from row 0 on
-    base     the rows from which is drawn; None: all rows
+    starts   (blocks + 1,) first row of each block, from row 0 on, then the end of the last block
+    base     the rows from which the share is drawn; None: all rows of these blocks
+    key      decides which rows are drawn
     others   True: the set has the rows of `base` that are not drawn
-    counts   (blocks + 1,) how many rows of the set are before each block, then how many it has
+    counts   (blocks + 1,) how many rows of the set come before each block, then the number of all rows of the set
     """
 
     starts: np.ndarray
@@ -214,7 +215,7 @@ class Windows:
     k of a run, from 0, begins `k * stride` places after the start of the run.
 
     begins   (runs,) place at which each run begins
-    counts   (runs + 1,) how many samples all earlier runs have, then how many there are
+    counts   (runs + 1,) for each run, how many samples the runs before it have; then the number of all samples
     """
 
     length: int

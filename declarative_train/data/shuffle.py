@@ -78,13 +78,13 @@ class ShuffleWindow:
     key: int | None
 
     def order(self) -> np.ndarray:
-        """Return the permutation of the window, (size,) int64: entry k is the index within the window of the sample
-        that is used in turn k."""
+        """Return the order in which the samples of the window are used, (size,) int64: entry k is the index within the
+        window of the sample that is used at its place k."""
         return np.arange(self.size) if self.key is None else shuffle_all(self.key, self.size)
 
     def inner(self, places: np.ndarray) -> np.ndarray:
-        """Return, for each of `places`, the index within the window of the sample that is used there. `places`: indices
-        into the block layout, all in this window."""
+        """Return, for each of `places`, the index within the window of the sample that is there after the shuffle.
+        `places`: indices into the block layout, all in this window."""
         places = places - self.start
         return places if self.key is None else np.asarray(_window_order(self.key, self.size)[places])
 
@@ -125,21 +125,21 @@ class RolledOrder:
         return np.asarray(self.stretches[streams] + turns)
 
     def places_of_batches(self, positions: np.ndarray, count: int) -> np.ndarray:
-        """Return where the samples of `count` consecutive full batches are, as indices into the block layout. From each
-        batch, the samples at the same positions are meant. `positions`: the positions in the first of these batches,
-        counted from the start of the epoch."""
+        """Return the indices into the block layout of some samples of `count` consecutive full batches. `positions`:
+        positions of the epoch in the first of these batches, whose samples are meant. In each later batch, the samples
+        at the same distance from the start of the batch are meant."""
         size, streams = self._batch_size, self.num_streams
         if size % streams:
             return self.places((positions + size * np.arange(count)[:, None]).ravel())
         return np.asarray((self.places(positions) + size // streams * np.arange(count)[:, None]).ravel())
 
     def runs_of_batch(self, positions: np.ndarray) -> tuple[np.ndarray, int]:
-        """Divide `positions`, which are in one full batch, into runs. A run consists of all samples of one stream in
-        the batch. Return where each run begins, as an index into the block layout, and how many samples every run has.
+        """Divide `positions`, which are in one full batch, into runs: all samples of one stream in the batch are a run.
+        Return (index into the block layout at which each run begins, number of samples of every run).
 
-        The samples of a run are consecutive in the block layout, and those of the same stream in the next full batch
-        follow them. The returned length is 0 if there are no such runs: the batch has more samples of one stream than
-        of another, or `positions` have only a part of a run.
+        The samples of a run are consecutive in the block layout. In the next full batch, the run of the same stream
+        begins where this one ends. The returned number is 0 in two cases: the streams have different numbers of samples
+        in the batch, or `positions` has only a part of a run.
         """
         length, rest = divmod(self._batch_size, self.num_streams)
         if rest or len(positions) % length:
@@ -161,10 +161,11 @@ class RolledOrder:
         return self._turns_of_run(slot, begin, np.minimum(size, self.num_samples - begin))
 
     def places_of_run(self, slot: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """Return where one sample is for each entry of the three arrays, as an index into the block layout.
+        """Return the index into the block layout of each of N samples. The arguments are arrays (N,).
 
-        An entry means: take `length` positions of the sequence, from position `begin` on, and sort them by stream. The
-        sample is at index `slot` of the sorted positions. (The top of this file explains sequence and stream.)
+        Each sample is found as follows: take the `length` positions of the sequence from position `begin` on, and sort
+        them by stream. The sample is the one at index `slot` of the sorted positions. (The top of this file explains
+        block layout, sequence and stream.)
         """
         streams, turns = self._turns_of_run(slot, begin, length)
         return np.asarray(self.stretches[streams] + turns)
@@ -192,17 +193,17 @@ class RolledOrder:
 def _stream_of(
     slot: np.ndarray, rounds: np.ndarray, first: np.ndarray, phase: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Return the stream of one sample in a range of the sequence that was sorted by stream. `slot`: index of the sample
-    in the sorted range.
+    """Return the index of the stream that has each of N samples. The arguments are arrays (N,).
 
-    The other arguments say how many samples of each stream are in the range:
+    Each sample is in a range of the sequence whose samples were sorted by stream. `slot`: index of the sample in the
+    sorted range. The other arguments say how many samples of each stream are in the range:
 
     streams 0 to first - 1        rounds + 1
     streams first to phase - 1    rounds
     streams phase to last - 1     rounds + 1
     all later streams             rounds
 
-    If `phase` is not above `first`, the second line has no streams. The five arrays have one entry for each result.
+    If `phase` is not above `first`, the second line has no streams.
     """
     more = rounds + 1
     end_first = first * more
@@ -320,8 +321,9 @@ def samples_before(places: np.ndarray, windows: Windows | None) -> np.ndarray:
 
 
 def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int | None) -> int:
-    """Return how many bytes a set may have to be kept in memory. The result is 0, so that the set is read in blocks, if
-    this is possible and the recipe sets a shuffle window (`window`, in samples) that is smaller than the set."""
+    """Return the size in bytes up to which the set is kept in memory. `window`: size of the shuffle window in samples,
+    if the recipe sets it. If it is smaller than the set, and the set can be read in blocks, return 0: the set is then
+    read in blocks."""
     num_samples = len(rows) if windows is None else len(windows)
     if table.blocks is None or window is None or window >= num_samples:
         return HOLD_BYTES
@@ -329,10 +331,10 @@ def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int 
 
 
 def most_held_of_others(training: PreparedSet) -> int:
-    """Return how many bytes an evaluated set may have to be kept in memory.
+    """Return the size in bytes up to which an evaluated set is kept in memory.
 
-    The result is 0 if the training set is read in blocks. The rows of the other sets are then spread over all files, so
-    that keeping them would mean reading all files before the first step.
+    If the training set is read in blocks, the result is 0: no other set is kept. Its rows are spread over all files,
+    which would all be read before the first step.
     """
     return 0 if training.table.blocks is not None and training.held is None else HOLD_BYTES
 

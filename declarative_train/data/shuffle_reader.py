@@ -115,9 +115,9 @@ class WindowsAhead:
         return self.at(of_epoch or 0, self._order.places(positions))
 
     def of_batches(self, epoch: int, positions: np.ndarray, count: int) -> Taken:
-        """Return the samples of `count` consecutive full batches, from each batch those at the same positions.
-        `positions`: the positions in the first of these batches, counted from the start of the epoch. The result has
-        the index of each sample in the set, and a dict from field name to tensor."""
+        """Return some samples of `count` consecutive full batches: their indices in the set, and a dict from field name
+        to tensor. `positions`: positions of the epoch in the first of these batches, whose samples are meant. In each
+        later batch, the samples at the same distance from the start of the batch are meant."""
         firsts, length = self._order.runs_of_batch(positions)
         if not length:
             return self.at(epoch, self._order.places_of_batches(positions, count))

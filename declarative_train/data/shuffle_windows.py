@@ -83,9 +83,9 @@ class Runs(NamedTuple):
         return cls(places, numbers[places], np.diff(places, append=len(numbers)))
 
     def cut(self, borders: np.ndarray) -> tuple[Runs, np.ndarray]:
-        """Cut the runs such that each one is in a single range of the source, such as a window. Return the new runs,
-        and for each of them the index of its range. `borders`: index in the source at which each range begins,
-        ascending. No run begins before the first border."""
+        """Cut the runs at `borders`, which divide the source into ranges, such as windows. Return the new runs, each of
+        which is in one range, and the index of this range for each run. `borders`: index in the source at which each
+        range begins, ascending. No run begins before the first border."""
         last = np.searchsorted(borders, self.firsts + self.lengths - 1, side="right") - 1
         of = np.searchsorted(borders, self.firsts, side="right") - 1
         if (of == last).all():
@@ -214,9 +214,10 @@ class HeldWindow:
     memory.
 
     samples  (size,) int64, the index of each sample in the set; samples are in the order in which they are used
-    index    (size,) int64, the index of each sample's first row: in the arena or, if that was full, in own arrays
+    index    (size,) int64, where the first row of each sample is: an index into the arena (the common memory of all
+             windows) or, if the arena was full, into arrays of this window
 
-    The rows in memory have the order of the file. So they are put in random order only when a batch gathers them.
+    The rows in memory have the order of the file. `index` has the random order in which a batch gathers them.
     """
 
     def __init__(self, prepared: PreparedSet, order: RolledOrder, name: WindowName, arena: Arena) -> None:

@@ -77,9 +77,10 @@ class MemberSpec:
 class SetSpec:
     """Named set of samples.
 
-    `source`: source of this set alone; None: the rows come from the main source, and `split` says which ones.
-    `held_bytes`: size of the set if it is kept in memory, else 0. `buckets`: number of samples of each level
-    (data/length_buckets.py).
+    `source`: source that only this set reads; None: the set has rows of the main source. `split`: the rule of the
+    recipe that selects these rows; None for `training`, which gets the rest, and for a set with a `source`.
+    `held_bytes`: size of the set if it is kept in memory, else 0. `buckets`: number of samples in each length bucket,
+    from the shortest.
     """
 
     name: str

@@ -167,7 +167,7 @@ def _find_shared(own: Dataset, table: Table | None, other: Dataset, other_table:
 
 
 def find_missing_classes(data: DataSpec, targets: Collection[str], span: Place) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each set without a row of some class of a target, if another set has such a row.
+    """Yield a diagnostic for each set that lacks a class of a target, if another set has rows of this class.
 
     A target is checked only if all sets are in memory. Targets with several values per row and more than `MOST_CLASSES`
     classes are not checked: tokens of texts are such targets, and every set lacks many tokens.

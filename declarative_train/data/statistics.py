@@ -183,8 +183,8 @@ def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def _other_classes(part: FieldReader, inherited: Inherited) -> str | None:
-    """Return a message if a class number of the field means another class than in the earlier run, else None. This is
-    so if the field now has a vocabulary, but had none, or if the number of classes has changed."""
+    """Return a message if a class number of the field means another class than in the earlier run, else None. Two
+    changes are noticed: the field has a vocabulary now and had none then; the number of classes is another one."""
     before, now = inherited.spec.tensor.num_values, part.sample.num_values
     if "vocabulary" in part.statistics and "vocabulary" not in inherited.statistics:
         return "its values are listed words or numbers here, but were class numbers"

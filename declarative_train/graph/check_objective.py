@@ -91,8 +91,9 @@ def _names(edges: Edges) -> tuple[str | None, ...]:
 
 
 def _follows_from_loss(term: Term, other: Term | Measure) -> bool:
-    """Return whether `other` is a perplexity that follows from the values of the loss `term` alone, so that no scores
-    are needed. This is so if it reads the same tensors, and the loss has neither label smoothing nor class weights."""
+    """Return whether `other` can be computed from the values of the loss `term`, without the scores. This is true for
+    a perplexity that reads the same tensors and ignores the same class as the loss, provided that the loss has neither
+    label smoothing nor class weights."""
     if isinstance(other, Term) or other.component.type != "perplexity" or other.edges != term.edges:
         return False
     same = getattr(term.component, "ignore_index", None) == other.ignore_index

@@ -60,9 +60,9 @@ def activations(node: Node) -> int:
 
 
 def work_of(graph: Graph, parameters: Shapes, frozen: Collection[str] = ()) -> dict[str, tuple[Work, ...]]:
-    """Return a dict from the name of each node of `graph` to the Work of the layers and expressions in it. A layer has
-    one Work; a block has one for each node inside. `parameters`: shapes by name. `frozen`: names of parameters that get
-    no gradient."""
+    """Return the cost of each node of `graph`, as a dict from its name to a tuple of Work. A layer or expression has
+    one Work; a block has one for each layer and expression in it. `parameters`: shapes by name. `frozen`: names of
+    parameters that get no gradient."""
     return measure_leaves(graph, parameters, frozen, _work)
 
 

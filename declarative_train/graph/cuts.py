@@ -314,8 +314,9 @@ class _Deriver:
         return added
 
     def roles(self) -> dict[str, Role]:
-        """Return a dict from the name of each node to its role in the division of tokens (`graph/token_cuts.py`). Call
-        `derive` first."""
+        """Return a dict from the name of each node to its Role. A role says how the node works with tokens: for
+        example, whether it computes each token separately. `divide_tokens` decides with it which tokens can be divided
+        over the ranks. Call `derive` first."""
         return {node.name: self._role(node) for node in self._graph.nodes}
 
     def _role(self, node: Node) -> Role:

@@ -95,12 +95,13 @@ class Observer:
         mask: ObservedValues | None = None,
         ignored: int | None = None,
     ) -> tuple[ShapeError | None, dict[str, str]]:
-        """Check the inputs of a layer, loss or metric with the function `check`. Return the error, or None, and a dict:
-        if values of the sample rows cause the error, it names for each such input the row with the most extreme value.
+        """Check the inputs of a layer, loss or metric with the function `check`. Return (the error or None, notes). The
+        notes are a dict from an input to a text that names the row with its most extreme value. They are empty unless
+        values of the sample rows cause the error.
 
-        `check` is called twice: with `specs`, whose intervals have all values that are possible, and with the intervals
-        of the values that occur in the sample rows (`seen`). If only the first call fails, the error becomes a warning.
-        It is dropped if the sample has all rows of the data. `mask`, `ignored`: as in `narrow`.
+        `check` is called twice: with `specs`, whose intervals have all possible values, and with intervals that have
+        only the values of the sample rows (`seen`). If only the first call returns an error, this becomes a warning; if
+        the sample has all rows of the data, it is dropped. `mask`, `ignored`: as in `narrow`.
         """
         close = {port: narrow(spec, seen.get(port), mask, ignored) for port, spec in specs.items()}
         said = check(specs)
@@ -156,11 +157,11 @@ def first_row(bad: torch.Tensor) -> int | None:
 def narrow(
     spec: TensorSpec, seen: ObservedValues | None, mask: ObservedValues | None = None, ignored: int | None = None
 ) -> TensorSpec:
-    """Return the spec of a value with the interval that its sample values `seen` have, in place of all that is
-    possible. Values where `mask` is 0, and values equal to `ignored` (such as `ignore_index`), are not used.
+    """Return `spec` with another interval: from the least to the greatest of the values `seen`, which occur in the
+    sample rows. Values where `mask` is 0, and values equal to `ignored` (such as `ignore_index`), are left out.
 
-    Return the spec unchanged if `seen` is None, if no value is used, if one is not finite, if the dtype is bool, or if
-    the value is a field that declares its range.
+    Return `spec` unchanged if `seen` is None, if no value is left, if one of those left is not finite, if the mask does
+    not fit the values, if the dtype is bool, or if `seen` are the values of a field that declares its range.
     """
     if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
         return spec

@@ -41,7 +41,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes of a model or block. A node comes after all nodes whose outputs it reads."""
+    """Nodes of a model or block. A node comes after all nodes whose outputs it reads. `inputs`: name -> spec.
+    `outputs`: name -> the edge that has this value."""
 
     inputs: dict[str, TensorSpec]
     nodes: tuple[Node, ...]

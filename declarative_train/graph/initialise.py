@@ -159,8 +159,8 @@ def has_module(module: nn.Module, path: str) -> bool:
 
 
 def _construct(name: str, layers: Layers, seed: int) -> torch.Tensor:
-    """Return the initial value of the parameter `name` that the code of its layer computes. A layer of a plugin must be
-    constructed to find this value."""
+    """Return the initial value that the code of a layer computes for its parameter `name`. `layers`: the layers of the
+    graph by path. To find the value, the layer is constructed if it is a plugin's."""
     path = next(path for path in _list_parents(name) if path in layers)
     layer, specs = layers[path]
     if not isinstance(layer, PluginLayer):
@@ -182,18 +182,18 @@ def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple
 
 
 def find_layer_init(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
-    """Return the init that the layer of the parameter `name` defines for it. It is used if the recipe sets no init.
+    """Return the default init of the parameter `name`, which its layer defines. It is used if the recipe sets none.
 
-    Some layers, such as those of plugins, set their initial values in their own code. The result is then an init that
-    takes the value of `name` from this code. A parameter that is tied to `name` gets this value too.
+    Some layers, such as those of plugins, set initial values in their own code. The result is then an init that takes
+    the value of `name` from this code, also for another parameter that is tied to `name`.
     """
     rule = _find_init(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
     return AsTheCodeDoes(parameter=name) if rule.of_layer else rule
 
 
 def _find_init(name: str, layers: Layers) -> Init:
-    """Return the init that the layer of the parameter `name` defines for it. Raises LookupError if no layer has the
-    parameter."""
+    """Return the default init of the parameter `name`, which its layer defines. `layers`: the layers of the graph by
+    path. Raises LookupError if none of them has the parameter."""
     for path in _list_parents(name):
         if path in layers:
             layer, specs = layers[path]

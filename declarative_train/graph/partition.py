@@ -70,7 +70,8 @@ class Stage:
     The inputs of `graph` are the values from the previous stage (`wires_in`), then entries of the batch (`batch`). Its
     outputs are the values for the next stage (`wires_out`). In the last stage, the outputs are those of the whole
     model, and `wires_out` is empty. A value that is sent has the same name in both stages. `borrowed`: nodes of other
-    stages that this stage calls too, each with the specs of the inputs for which it was built.
+    stages whose modules this stage calls too. Each comes with the specs, by port, of the inputs for which its module is
+    built.
     """
 
     graph: Graph

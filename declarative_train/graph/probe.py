@@ -317,8 +317,9 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 
 
 def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
-    """Return `spec`, the spec of a layer's output, with the range that its values can have. The layer is equivalent to
-    an operation of an expression, which computes this range from the ranges of the inputs."""
+    """Return `spec`, the spec of a layer's output, with the range that its values can have. This is for layers that
+    compute the same as an operation of expressions: the range follows from those of the inputs, as for the operation.
+    """
     options = layer.options() if isinstance(layer, FunctionLayer) else {}
     known = [read_range(each) for each in inputs.values()]
     if layer.operation in OPERATORS:

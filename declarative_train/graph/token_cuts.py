@@ -83,9 +83,10 @@ def divide_tokens(
 
 
 def _find_whole(node: Node, role: Role, specs: Mapping[Edge, TensorSpec], divided: set[Edge], size: int) -> set[Edge]:
-    """Return those edges of `node` whose tokens must stay undivided because of `node`. There are two reasons: `node`
-    needs all tokens of the edge; or it computes each token separately (role "each") and another of its edges is
-    undivided. `divided`: all edges that may still be divided. `size`: number of parts."""
+    """Return the edges of `node` whose tokens must stay undivided because of `node`. If `node` computes each token
+    separately (role "each"), these are all its edges as soon as one of them is not in `divided`. With another role,
+    they are the edges on which `node` needs all tokens. `divided`: edges of the graph that may still be divided.
+    `size`: number of parts into which tokens are divided."""
     read = {edge for edge in node.inputs.values() if _has_tokens(specs[edge], size)}
     written = {f"{node.name}:{output}" for output in node.outputs}
     if role == "enters":

@@ -113,7 +113,7 @@ def _find(
 
 
 def is_static(diagnostic: Diagnostic) -> bool:
-    """Return whether lint finds the diagnostic without the data and the graph."""
+    """Return whether `dtrain lint --static`, which uses neither torch nor the data, can find the diagnostic."""
     return diagnostic.code.startswith(STATIC)
 
 
