@@ -30,8 +30,8 @@ HALF = frozenset({"bf16", "fp16"})
 
 @dataclass(frozen=True, slots=True)
 class ReorderedElements:
-    """Counts of the elements per sample that are copied into another memory format, for one layer or for all layers of
-    a graph. A layer copies its inputs and outputs if it computes with another format than the model uses.
+    """Counts of the elements per sample that are copied into another memory format. They are for one layer, or for all
+    layers of a graph. A layer copies its inputs and outputs if it computes with another format than the model uses.
 
     `by_convolutions`: elements that convolutions copy if the model uses the default format. `by_norms`: elements that
     norms over groups of channels copy if the model uses channels last. `is_slower`: there is a group norm, which is
@@ -125,7 +125,8 @@ class ImageLayout:
 
     def count_in(self, node: ReorderedElements, *, is_last: bool) -> int:
         """Return how many elements per sample one node copies into another memory format, in its forward on a GPU.
-        `node`: the counts of this node for either format. `is_last`: the model uses channels last."""
+        `node`: what the node copies if the model uses the default format, and if it uses channels last. `is_last`: the
+        model uses channels last."""
         if not self.has_convolutions:
             return 0
         if is_last:

@@ -85,10 +85,11 @@ def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagn
 
 
 def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, list[LayerNode]]) -> None:
-    """Follow the fields through the nodes of `scope` (the model or a block). A wire is a value between nodes.
+    """Find which values in `scope` (the model or a block) are values of fields, and which layers read them. The results
+    are added to the two dicts.
 
-    Add to `wires`, for each wire that carries values of fields unchanged, the names of these fields. Add to `read`, for
-    each field, the layers with weights that read it.
+    `wires`: dict from each wire that carries values of fields unchanged to the names of these fields. A wire is a value
+    between nodes. `read`: dict from each field to the layers with weights that read it.
     """
     for node in scope.nodes:
         arriving = {port: wires[wire] for port, wire in node.inputs.items() if wire in wires}
@@ -234,8 +235,8 @@ def as_in_the_file(field: FieldSpec, values: np.ndarray) -> np.ndarray:
 def _is_row_index(name: str, values: np.ndarray) -> bool:
     """Return whether a column only numbers the rows. Its values must be whole numbers that increase from row to row.
 
-    Unless the column has the name of an id, two more conditions hold. There are many rows, and they have at least half
-    of the whole numbers between the first and the last value. (The missing numbers may be in other sets.)
+    If the column has the name of an id, this is enough. Otherwise there must be many rows, and at least about half of
+    the whole numbers from the first to the last value must occur. (The missing numbers may be in other sets.)
     """
     whole = np.rint(values)
     if len(whole) < 3 or np.abs(values - whole).max() > 0.01 or (np.diff(whole) < 1).any():

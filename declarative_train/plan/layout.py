@@ -164,9 +164,10 @@ class LayoutPlan:
         """Return the shape that a tensor of one sample has on each rank. `shape`: its shape before the division over
         ranks.
 
-        With the axis `context`, the first dimension is divided if it is that of positions. It is if its size is the
-        length of a whole sequence. `longest`: the shape of the tensor in the longest length bucket, whose first
-        dimension is compared with this length; None: `shape` is compared.
+        The two shapes differ only with the axis `context`, which divides the first dimension if this counts positions.
+        It counts positions if its size is the length of a whole sequence (`ContextPlan.length`). With length buckets,
+        only the longest bucket has this length: `longest` is the tensor's shape there. Without buckets, `longest` is
+        None.
         """
         if self.context is None or (shape if longest is None else longest)[:1] != (self.context.length,):
             return shape

@@ -46,13 +46,14 @@ class Meaning:
     """Meaning of one output of the model.
 
     term         name of the loss that defines it
+    kind         what the output means: `class`, `yes_no`, `number`, or `count` (the logarithm of a number)
     output       name of the output, as accepted by `prune`
     target       batch entry that the loss compares the output with
     field        field that the values of the target come from, if they are only reordered or reshaped; else None
     classes      names of the classes, if `kind` is `class`, or if it is `yes_no` and the target has two named classes
     class_axis   for the kind `class`: dimension of the output of one sample that holds the scores
-    columns      columns of the table from which one row of the target is made. For other kinds than `class`, they are
-                 given only if each element of the output has its own column
+    columns      columns of the table from which one row of the target is made. If `kind` is not `class`, they are only
+                 given if each element of the output has its own column; otherwise ()
     unit         for numbers: conversion of the output to the unit of the columns
     items        shape of the answers for one sample: () for one answer
     ignored      for the kind `class`: target value that does not count (`ignore_index`)
@@ -208,8 +209,8 @@ def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
 
 def _parts(field: FieldSpec | None, size: int) -> tuple[str, ...]:
     """Return the names of the classes of a target that has one value for each class (such as a distribution). `size`:
-    the number of classes. If the field has so many columns, the names are those of the columns; otherwise they are the
-    numbers from 0."""
+    the number of classes. If the field has one column for each class, the names are those of the columns. Otherwise
+    they are the numbers from 0."""
     return field.columns if field is not None and len(field.columns) == size else _numbers(size)
 
 

@@ -52,8 +52,8 @@ class PartPlan:
     """Tensor of a published file that fills some rows, or all, of a parameter.
 
     `share`: how many of the parameter's rows it fills, relative to the shares of the other tensors. `transpose`: the
-    tensor is transposed. `ones`: number of leading dimensions of size 1 that are removed from the tensor; if negative,
-    that are added.
+    tensor is transposed. `ones`: number of leading dimensions of size 1 to remove from the tensor. If `ones` is
+    negative, such dimensions are added instead.
 
     If `count` is not 0, only a part of the tensor is used. The first dimension, which has the size `count`, is indexed
     by `index`. Of the last dimension, every `step`-th element is used, from `first` on.

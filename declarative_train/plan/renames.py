@@ -129,8 +129,9 @@ class _Renaming(NamedTuple):
     """Effect of `rename` on one tensor. `new`: its new name; None if the tensor is dropped. `keys`: the keys of
     `rename` that match its old name.
 
-    `words`: pairs (key, index), one for each of these keys that joins tensors. The index says which word of the key's
-    braces is in the old name: 1 if the key has `{query,key,value}` and the name has `key`.
+    `words`: a pair (key, index) for each of these keys that joins tensors. Such a key lists words in braces, and the
+    old name contains one of them. `index` is the position of this word: 1 if the key has `{query,key,value}` and the
+    name has `key`.
     """
 
     new: str | None
@@ -203,8 +204,8 @@ def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, 
 def join_shapes(
     made: Mapping[str, Sequence[PartPlan]], found: Shapes
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return a dict from tensor name to shape after joining, and None. If tensors to be joined differ in more than
-    their number of rows, return {} and (problem, hint) instead.
+    """Return (shapes, None). `shapes` is a dict from the name of each tensor to its shape after joining. If tensors to
+    be joined differ in more than their number of rows, return {} and (problem, hint).
 
     `made`: dict from joined tensor to its parts. `found`: shapes of the file's tensors.
     """
@@ -221,7 +222,7 @@ def join_shapes(
 def shapes_by(
     rename: Mapping[str, str | None], found: Shapes, *, is_run: bool
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return the shapes of a file's tensors after renaming: a dict from new name to shape, and None. If the tensors
+    """Return (shapes, None). `shapes` is a dict from the new name of each tensor of a file to its shape. If the tensors
     cannot be renamed as `rename` says, return {} and (problem, hint).
 
     `found`: dict from the name in the file to the shape. `is_run`: the file is the checkpoint of a run. Its tensors

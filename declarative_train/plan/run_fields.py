@@ -143,9 +143,9 @@ def _overlaps(path: str, node: str) -> bool:
 
 
 def _after(scope: Scope, names: set[str]) -> set[str]:
-    """Return `names`, and the names of all nodes that only pass on the results of these. A node does so if it calls one
-    of them again (`reuse`). It also does if it has no parameters and reads one of them, directly or through other such
-    nodes."""
+    """Return `names`, and the names of all nodes that only pass on results of nodes in the returned set. There are two
+    kinds of such nodes. One calls a node of the set again (`reuse`). The other has no parameters and reads a node of
+    the set."""
     found = set(names)
     for node in scope.nodes:
         reads = {wire.partition(":")[0] for wire in node.inputs.values()}

@@ -123,7 +123,8 @@ def _mixers(recipe: Recipe, lowered: Lowered) -> Iterator[Mixer]:
 
 
 def check_draws(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
-    """Report nodes that draw random numbers, if the layout splits a batch, so that the numbers depend on the layout."""
+    """Report the nodes that draw random numbers, if the layout splits a batch, because the numbers then depend on the
+    layout. One diagnostic names all of these nodes."""
     random = [fact for fact in lowered.facts if fact.kind == "random"]
     if not random or (num_slices(batch) == 1 and "context" not in getattr(recipe.mode, "sizes", ())):
         return []

@@ -82,8 +82,8 @@ def _why_not(graph: Graph, name: str) -> str:
 
 
 def _find_needed(graph: Graph, edges: Iterable[Edge]) -> set[str]:
-    """Return the names of the nodes on which the edges depend. A node that calls another again depends on the node that
-    it calls."""
+    """Return the names of the nodes on which `edges` depend. If one of these nodes calls another node again (`reuse`),
+    the called node is included."""
     nodes = {node.name: node for node in graph.nodes}
     found: set[str] = set()
     waiting = [edge.partition(":")[0] for edge in edges if ":" in edge]

@@ -220,8 +220,8 @@ def _suggest_rename(missing: list[str], unexpected: list[str]) -> str:
     """Return an entry of `rename` that may give a parameter its value, such as `{"encoder.": "vit."}`. `missing`:
     parameters without a value. `unexpected`: names in the file that no parameter has.
 
-    One name of each list is chosen, such that the two names have the longest end in common. The entry replaces the
-    beginning of the one by that of the other.
+    From each list, one name is chosen, such that the two names have the longest end in common. The entry replaces the
+    beginning of the name in the file by the beginning of the parameter's name.
     """
     shared, name, other = max(
         ((_count_shared_parts(name, other), name, other) for name in unexpected for other in missing),

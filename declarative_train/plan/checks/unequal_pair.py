@@ -145,8 +145,9 @@ def _check_teacher(node: BlockNode, student: _Side, teacher: _Side) -> Iterator[
 
 
 def _follow(scope: Scope, reader: BlockNode, port: str, parameters: Sequence[ParameterPlan]) -> _Side:
-    """Return everything that the input `port` of the node `reader` is computed from: fields, nodes with parameters, and
-    those of these nodes that the loss trains through this input."""
+    """Return what the input `port` of the node `reader` is computed from. The result lists fields and nodes with
+    parameters. It also lists those of these nodes that the loss trains through this input. They have a parameter that
+    is not frozen, and no `detach` stops the gradient."""
     nodes = {node.name: node for node in scope.nodes}
     with_parameters = {item.name.partition(".")[0] for item in parameters}
     trained = {item.name.partition(".")[0] for item in parameters if not item.frozen}

@@ -95,8 +95,8 @@ def _tensor_products(recipe: Recipe, size: int, most_stages: int) -> Iterator[Ca
 
 
 def _data_products(size: int) -> list[tuple[str, DataAxes | None]]:
-    """Return the ways to use `size` ranks for data parallelism, fsdp and ddp, as pairs (what the name of the mode ends
-    with, axes). For one rank, return the single pair ("", None)."""
+    """Return the ways to use `size` ranks for data parallelism, as pairs (end of the mode's name, axes): one pair for
+    fsdp and one for ddp. For one rank, return the single pair ("", None)."""
     if size == 1:
         return [("", None)]
     return [(f" x fsdp {size}", DataAxes(shard=size)), (f" x ddp {size}", DataAxes(replicate=size))]
@@ -122,9 +122,10 @@ def _microbatches(recipe: Recipe, num_ranks: int, size: int, fillings: Sequence[
     """Return the numbers of microbatches to try for a pipeline of `num_ranks` ranks. If the recipe sets
     `microbatch_size`, only one number is possible.
 
-    `size`: number of data-parallel copies of the pipeline. `fillings`: desired numbers of microbatches per rank. For
-    each, the number for all ranks is increased until it divides the batch of one pipeline; if it would have to be
-    doubled, it is left out. If none is left, the largest divisor up to `num_ranks` is tried.
+    `size`: number of data-parallel copies of the pipeline. `fillings`: desired numbers of microbatches per rank. A
+    filling f gives the smallest divisor of the pipeline's batch that is at least f x `num_ranks` and less than twice as
+    large. If there is no such divisor, f is skipped. If all fillings are skipped, the largest divisor up to `num_ranks`
+    is tried.
     """
     training = recipe.training
     known = (size, training.microbatch_size or 1, training.gradient_accumulation_steps or 1)
@@ -138,6 +139,6 @@ def _microbatches(recipe: Recipe, num_ranks: int, size: int, fillings: Sequence[
 
 
 def divisors(number: int, least: int, most: int) -> list[int]:
-    """Return the divisors of `number` from `least` to `most`. The function tries only these, because `number` may be
-    large."""
+    """Return the divisors of `number` that are at least `least` and at most `most`. Numbers outside this range are not
+    tried, because `number` may be large."""
     return [each for each in range(least, min(number, most) + 1) if number % each == 0]

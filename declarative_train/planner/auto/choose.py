@@ -113,8 +113,9 @@ def _make_fit_test(
     verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> Callable[[LayoutVerdict], bool]:
     """Return a function that says whether a candidate may fit on the device. For a traced candidate, the traced memory
-    decides. Any other candidate is excluded only if it would not fit even if its estimate were too high by a certain
-    factor. The factor is smaller if a similar candidate was traced, because its trace corrects the estimate.
+    decides. For any other candidate, the estimate is first made smaller by a factor, because estimates can be too high.
+    The factor is closer to 1 if a candidate of the same kind (`_kind`) was traced, because its trace corrects the
+    estimate.
 
     `verdicts`: the verdicts on all candidates, from estimates alone. `known`: name of a traced candidate -> its memory
     in bytes.
@@ -138,8 +139,10 @@ def _make_fit_test(
 
 
 def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
-    """Return (kind, number of microbatches) of a candidate; without a pipeline the number is 0. Candidates of one kind
-    have similar errors in their estimates. A kind is (name of the candidate or of its family, pipeline schedule or "").
+    """Return (kind, number of microbatches) of a candidate. Without a pipeline, the number is 0.
+
+    The estimates of candidates of one kind have similar errors. A kind is a pair: the name of the mode, and the
+    schedule of its pipeline or "".
     """
     pipeline = each.candidate.parallelism.pipeline
     schedule, number = ("", 0) if pipeline is None else (pipeline.schedule, pipeline.microbatches)
@@ -149,11 +152,12 @@ def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
 def _find_doubtful(
     promising: Sequence[LayoutVerdict], possible: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> LayoutVerdict | None:
-    """Return the verdict on the candidate to trace next, or None if a mode can be chosen without another trace.
+    """Return the verdict on the candidate to trace next. Return None if a mode can be chosen without another trace.
 
-    If `promising` is empty, it is the smallest candidate that is not traced. If the candidate to choose from
-    `promising` does not fit by its estimate, it is this candidate. Otherwise it is the fastest candidate, if it is not
-    traced, and if a simpler mode may be chosen in case it does not fit.
+    If `promising` is empty, the smallest candidate that is not traced is next. Otherwise, `fastest` names the candidate
+    that would be chosen from `promising`. If it does not fit by its estimate, it is next. If it fits, only the
+    candidate with the shortest time may be next. This one is traced if it is not traced yet, and if a simpler mode
+    would be chosen in case it does not fit.
 
     `promising`: the candidates that may fit. `possible`: all candidates without an error. `known`: name of a traced
     candidate -> its memory in bytes.
@@ -176,9 +180,11 @@ def _seconds(each: LayoutVerdict) -> float:
 
 
 def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iterator[str]:
-    """Yield the names of the candidates that might have been better than `best` but were not traced, the fastest first.
-    They would be faster than `best`, but do not fit by their estimates. `may_fit`: the candidates that may fit in spite
-    of their estimates, because these can be too high."""
+    """Yield the names of the candidates that might have been better than `best`, the fastest first. They are predicted
+    to be faster than `best`. They were not traced, and do not fit by their estimates.
+
+    `may_fit`: the candidates that may fit in spite of their estimates, because estimates can be too high.
+    """
     if best.step_s is None:
         return
     for each in sorted(may_fit, key=_seconds):

@@ -79,9 +79,9 @@ def _bytes_of_copies(model: ModelFacts, nodes: Iterable[str]) -> int:
 def _memory_of_part(
     part: DevicePart, model: ModelFacts, placement: Placement, scale: MemoryScale, has_loss: bool
 ) -> MemoryPlan:
-    """Return the memory of a device with this part of the model, at the larger of two moments. One is after the loss,
-    when all activations wait for the backward and gradients of earlier microbatches exist. The other is at the end of
-    the backward, when all gradients exist."""
+    """Return the peak memory of a device with this part of the model. The peak is at one of two moments. After the
+    loss, all activations wait for the backward, and gradients of earlier microbatches exist. At the end of the
+    backward, all gradients exist. `has_loss`: the device computes the loss."""
     wide, is_sharded = PARAMETER_BYTES[model.precision], placement.is_sharded
     held, whole = model.share_of(part.nodes, placement.shards.size), model.share_of(part.nodes)
     copies = 0 if is_sharded else _bytes_of_copies(model, part.nodes)
@@ -155,8 +155,8 @@ def _unit_names(part: DevicePart, model: ModelFacts) -> list[str]:
 
 
 def _count_kept(part: DevicePart, model: ModelFacts) -> float:
-    """Return how many elements per sample wait for the backward at most. If several microbatches wait at the same time,
-    the elements of all are added up."""
+    """Return the largest number of elements per sample that wait for the backward at the same time. If several
+    microbatches wait, the elements of all of them are added up."""
     return sum(
         sum(model.nodes[name].kept for name in stage) * number
         for stage, number in zip(part.stages, part.in_flight, strict=True)

@@ -83,9 +83,11 @@ class Placement:
         return self.shards.size > 1
 
     def of_experts(self, size: int) -> Placement:
-        """Return the placement for the parameters of experts only. `size` ranks divide the experts, so only one device
-        in `size` has the same experts. `shards` (or `replicas`, if parameters are not sharded) is therefore smaller by
-        the factor `size`."""
+        """Return the placement for the parameters of experts only. `size`: number of ranks that divide the experts.
+
+        Of `size` ranks, only one has a given expert. So the group of devices that share the parameters of an expert is
+        smaller by the factor `size`. This group is `shards`, or `replicas` if parameters are not sharded.
+        """
         if self.sharding is not None:
             return replace(self, shards=DeviceGroup(self.shards.size // size, self.shards.stride * size))
         return replace(self, replicas=DeviceGroup(self.replicas.size // size, self.replicas.stride * size))
@@ -132,9 +134,9 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
 
 
 def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
-    """Return two groups of devices: those that divide each parameter among them, and those that average its gradients.
-    The devices of the second group have the same shard of the parameter. `num_copies`: how many copies of the whole
-    mesh exist; they average gradients too."""
+    """Return two groups of devices. The devices of the first group divide each parameter among them. The devices of the
+    second group have the same shard of each parameter, and average its gradients. `num_copies`: number of copies of the
+    whole mesh, which average gradients too."""
     inner, expert = size_of(mesh, "context", "tensor"), size_of(mesh, "expert")
     shards, replicas = size_of(mesh, "shard"), size_of(mesh, "replicate") * num_copies
     if any(axis.name == "shard" for axis in mesh):

@@ -82,8 +82,8 @@ def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
 
 def _find_exchanges(graph: Graph, prefix: str, size: int, widening: int) -> Iterator[tuple[str, Sums]]:
     """Yield (path of a layer, its communication) for each layer in which the `size` ranks of `context` communicate.
-    `prefix`: path of the graph with a dot at the end, or "". `widening`: bytes of the gradient of a key relative to
-    those of the key, if keys travel around a ring; 0 if they are gathered."""
+    `prefix`: path of the graph with a dot at the end, or "". `widening`: 0 if each rank gathers all keys at once. If
+    keys travel around a ring, it is (bytes of a key's gradient) / (bytes of the key)."""
     known = graph.specs()
     for node in graph.nodes:
         path, component = f"{prefix}{node.name}", node.component or {}
@@ -115,9 +115,12 @@ class _Divider:
     def divide(
         self, graph: Graph, prefix: str, inputs: Mapping[str, TensorSpec]
     ) -> tuple[Graph, dict[str, TensorSpec]]:
-        """Return the graph with the sizes on one rank, and the outputs of the graph that ranks divide: a dict from name
-        to spec on one rank. `prefix`: path of the graph with a dot at the end, or "". `inputs`: the same dict for the
-        inputs of the graph."""
+        """Return the graph with the sizes on one rank, and a dict from name to spec. The dict has the outputs of the
+        graph that are divided over ranks, with their specs on one rank. Outputs that every rank has whole are left out.
+
+        `prefix`: path of the graph with a dot at the end, or "". `inputs`: a dict of the same form for the divided
+        inputs of the graph.
+        """
         known: dict[Edge, TensorSpec] = graph.specs()
         divided: dict[Edge, TensorSpec] = dict(inputs)
         nodes = []
@@ -132,9 +135,12 @@ class _Divider:
     def _divide_node(
         self, node: Node, path: str, given: Mapping[str, TensorSpec], known: Mapping[Edge, TensorSpec]
     ) -> tuple[Node, dict[str, TensorSpec]]:
-        """Return the node with the sizes on one rank, and the outputs of the node that ranks divide: a dict from name
-        to spec on one rank. `given`: the same dict for the inputs of the node. `known`: the undivided spec of each edge
-        of the graph."""
+        """Return the node with the sizes on one rank, and a dict from name to spec. The dict has the outputs of the
+        node that are divided over ranks, with their specs on one rank.
+
+        `given`: a dict of the same form for the divided inputs of the node. `known`: the undivided spec of each edge of
+        the graph.
+        """
         if node.graph is not None:
             graph, outputs = self.divide(node.graph, f"{path}.", given)
             return replace(node, graph=graph, outputs={**node.outputs, **outputs}), outputs

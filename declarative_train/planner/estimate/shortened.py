@@ -97,10 +97,10 @@ def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
 
 
 def fewer_ranks(plan: Plan) -> Plan:
-    """Return the plan with fewer ranks, because a trace of very many would take too long. At most two ranks average
-    gradients; more of them would need the same memory each. About `MOST_RANKS` ranks shard parameters, more if the axis
-    `expert` is large. The ranks of `expert` count as such, because they shard all parameters except experts. Other axes
-    are unchanged."""
+    """Return the plan with fewer ranks, because a trace of very many ranks would take too long. The axis `replicate`
+    gets at most 2 ranks, because further copies of the model need the same memory each. The axis `shard` gets at most
+    `MOST_RANKS` / (size of the axis `expert`) ranks, but 2 are always allowed. The size of `expert` is in this limit
+    because its ranks shard parameters too. Other axes are unchanged."""
     most = {"replicate": 2, "shard": max(2, MOST_RANKS // plan.layout.size("expert"))}
     mesh = tuple(MeshAxis(axis.name, min(axis.size, most.get(axis.name, axis.size))) for axis in plan.layout.mesh)
     number = prod(axis.size for axis in mesh)
@@ -132,8 +132,8 @@ def _chains(graph: Graph, prefix: str) -> Iterator[tuple[str, ...]]:
 
 
 def _readers(graph: Graph) -> dict[str, list[str]]:
-    """Return a dict from node name to the names of the nodes that read it. The name "" among the readers means an
-    output of the graph, or a later node that uses this node's module again (`Node.target`)."""
+    """Return a dict from the name of a node to the names of the nodes that read it. The list also has an entry "" for
+    each output of the graph that the node gives, and for each later node that calls this node again (`Node.target`)."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
         for edge in node.inputs.values():

@@ -70,9 +70,12 @@ class StepTime:
 
 
 def interval(step_s: float, machine: Machine) -> tuple[float, float]:
-    """Return the range (low, high) in seconds that contains about 90 of 100 measured steps whose predicted time is
-    `step_s`. Its width is the error of earlier predictions. With a calibration, these are predictions of the steps
-    measured for it; otherwise they are predictions of published step times to which the constants were not fitted."""
+    """Return (low, high) in seconds. About 90 of 100 measured steps whose predicted time is `step_s` are in this range.
+
+    The width of the range comes from the errors of earlier predictions. If the machine has a calibration, these are
+    predictions of the steps measured for it. Otherwise they are predictions of published step times to which the
+    constants were not fitted.
+    """
     return step_s * exp(-machine.constants.error), step_s * exp(machine.constants.error)
 
 

@@ -86,8 +86,9 @@ def _gather(
 
 
 def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -> list[tuple[bool, list[str]]]:
-    """Return the groups of nodes whose parameters fsdp gathers together. Each group is a pair (whether it may be
-    gathered a second time for the backward, names of the nodes)."""
+    """Return the groups of nodes whose parameters fsdp gathers together. Each group is a pair (again, names of the
+    nodes). `again` is True if the parameters may be gathered a second time, for the backward. It is False for the nodes
+    after the last unit and for the root groups, whose parameters stay gathered."""
     units = [
         name
         for name in part.nodes
@@ -101,8 +102,8 @@ def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -
 
 
 def shares(names: Iterable[str], model: ModelFacts, group: DeviceGroup, width: int) -> int:
-    """Return the bytes of the parameters of the nodes `names`, summed over the shards on all devices of `group`. The
-    shards have equal sizes, so the padding is included. `width`: bytes per element."""
+    """Return the bytes that the parameters of the nodes `names` occupy on all devices of `group` together. The devices
+    divide the parameters into shards of equal size, so the result includes padding. `width`: bytes per element."""
     held = model.share_of(names, group.size)
     return (held.weights * width + held.packed) * group.size
 
@@ -141,9 +142,11 @@ def _with_experts(
     placement: Placement,
     machine: Machine,
 ) -> list[Transfer]:
-    """Return the transfers that the function `kind` (such as `gathers`) gives for all parameters. It is called twice:
-    for the parameters outside of experts, and for those of experts. They differ in the devices that take part, because
-    fewer devices have the same experts."""
+    """Return the transfers for all parameters of a model. `kind`: function that computes them, such as `gathers`.
+
+    `kind` is called twice: once for the parameters outside of experts, and once for the parameters of experts. The
+    calls differ in the placement, because fewer devices have the same experts.
+    """
     own = placement.of_experts(model.num_expert_ranks)
     return [
         *kind(part, model.without_experts(), placement, machine),
@@ -226,11 +229,12 @@ def expert_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, 
 def _exchanges(
     what: str, elements: Sequence[int], group: DeviceGroup, model: ModelFacts, placement: Placement, machine: Machine
 ) -> list[Transfer]:
-    """Return one transfer that stands for several exchanges, as a list. In an exchange, each rank of `group` sends a
-    part of its values to every other rank. The list is empty if the group has one rank or there are no exchanges.
+    """Return a list with one transfer, which stands for several exchanges together. In an exchange, each rank of
+    `group` sends a part of its values to every other rank. The list is empty if the group has one rank or there are no
+    exchanges.
 
-    `what`: name of the transfer. `elements`: for each exchange, its elements per sample, including those that a rank
-    keeps.
+    `what`: name of the transfer. `elements`: one number for each exchange, its elements per sample. Elements that a
+    rank keeps for itself are counted too.
     """
     if group.size < 2 or not elements:
         return []

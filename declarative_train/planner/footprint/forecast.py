@@ -126,8 +126,8 @@ def _without_irrelevant(plan: Plan) -> Plan:
 
 
 def _split_positions(layout: LayoutPlan) -> list[list[int]]:
-    """Return the pipeline positions in groups. Each group is traced by one process. There is one process per core, up
-    to a limit, because each process needs memory."""
+    """Divide the pipeline positions into groups, and return the groups. One process traces each group. The number of
+    processes is the number of cores, up to a limit, because each process needs memory."""
     places = list(kinds_of_rank(layout))
     number = min(usable_cores(), MOST_AT_ONCE, len(places))
     return [places[first::number] for first in range(number)]
@@ -256,9 +256,11 @@ def _memory_trace(plan: Plan, rank: int, is_begun: bool) -> MemoryTrace:
 
 
 def _prepare(plan: Plan) -> tuple[Plan, bool]:
-    """Return a smaller plan to trace, and whether gradients exist when its step begins. The smaller plan has few ranks
-    and, without a pipeline, at most two accumulation steps. If all accumulation steps do the same work, it has only one
-    of them, and gradients of earlier ones exist when it begins."""
+    """Return a smaller plan to trace, and whether gradients exist when its step begins.
+
+    The smaller plan has few ranks. Without a pipeline, it also has few accumulation steps: one if all of them do the
+    same work, otherwise at most two. If one step stands for several, gradients of earlier ones exist when it begins.
+    """
     batch, is_begun = plan.batch, False
     if plan.layout.pipeline is None:
         is_begun = batch.accumulation > 1 and _are_chunks_alike(plan.layout)
@@ -284,9 +286,12 @@ def _are_chunks_alike(layout: LayoutPlan) -> bool:
 
 
 def _few(plan: Plan, runs: list[CopyChain]) -> list[int]:
-    """Return how many copies to trace of each chain in `runs`: `FEW` groups of copies, and the copies that are left
-    over if the whole chain is divided into groups. If one of every n blocks is recomputed, a group is n consecutive
-    blocks, because a recomputed block needs other memory than the others. Otherwise a group is one block."""
+    """Return, for each chain in `runs`, how many of its copies to trace.
+
+    The copies form groups whose memory is equal. A group is one block. But if only every n-th block is recomputed, a
+    group is n consecutive blocks, because a recomputed block needs other memory than the others. `FEW` groups are
+    traced, and as many single copies as are left over when the whole chain is divided into groups.
+    """
     alike = plan.training.recomputation.every
     return [FEW * alike + len(run.paths) % alike for run in runs]
 

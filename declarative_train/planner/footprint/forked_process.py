@@ -38,8 +38,10 @@ def usable_cores() -> int:
 
 def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
     """Call functions at the same time, each in a child process, and return their results. Raises the first ChildError.
-    In a process that is itself such a child, the first function runs directly, and only the others in new children. A
-    function leaves state in torch, but this does no harm in a child, which ends soon."""
+
+    If this process is such a child itself, it calls the first function directly, and only the others in new children.
+    The function leaves state in torch. In a child this does no harm, because a child ends soon.
+    """
     own = works[:1] if _is_child else []
     sys.stdout.flush()
     sys.stderr.flush()
@@ -103,8 +105,9 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first cause of an error (`__cause__`) in one line, because the first cause names the mistake. For
-    example, torch's pipeline schedules wrap it in another error, which says only in which stage it happened."""
+    """Return the first cause of an error as one line of text. The first cause is the end of the chain of `__cause__`,
+    and names the mistake. For example, torch's pipeline schedules wrap it in another error, which says only in which
+    stage it happened."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = str(error).strip().partition("\n")[0][:MOST_LETTERS]

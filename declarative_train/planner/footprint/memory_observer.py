@@ -37,9 +37,13 @@ def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch],
 
 
 class MemoryObserver:
-    """Observer of a step that sets the class of each new storage. The class depends on the part of the step in which
-    the storage is created: everything that the loss creates, in its forward and in its backward, has the class LOSS.
-    The casts of all parameters are recorded as a pass of their own, and so is the forward of each stage."""
+    """Observer of a step that sets the class of each new storage. The class depends on the part of the step that
+    creates the storage. For example, everything that the loss creates, in its forward and in its backward, has the
+    class LOSS.
+
+    The observer also says where passes begin, the parts by which `LiveBytes` groups operations. The casts of all
+    parameters are one pass. The forward of each stage is another one.
+    """
 
     def __init__(self, engine: Engine, live: LiveBytes) -> None:
         self._engine, self._live = engine, live
@@ -87,8 +91,7 @@ class MemoryObserver:
             self._live.claim(gradient, GRADIENTS)
 
     def _set_in_backward(self, phase: int, tensors: Iterable[torch.Tensor]) -> None:
-        """From a certain moment in the backward on, give the class `phase` to new storages. The moment is when the
-        gradient of one of `tensors` has been computed."""
+        """Give new storages the class `phase` as soon as the backward has computed the gradient of one of `tensors`."""
 
         def set_phase(_: torch.Tensor) -> None:
             self._live.phase = phase

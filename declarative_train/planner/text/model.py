@@ -69,8 +69,8 @@ def describe_model(plan: Plan) -> list[str]:
 
 
 def _same_copy(node: Node) -> tuple[object, ...]:
-    """Return a key for a node in the table of nodes. Copies of a `repeat` have equal keys if their rows would be equal.
-    Nodes with equal keys share one row."""
+    """Return a key for a node in the table of nodes. Nodes with equal keys share one row. Copies of a `repeat` have
+    equal keys if their rows would be equal. Every other node has a key of its own."""
     parts = node.name.split(".")
     if not parts[-1].isdigit():
         return (node.name,)
@@ -150,8 +150,11 @@ class UpdateGroup(NamedTuple):
 
 def groups_of(plan: Plan, *, by_start: bool = False) -> list[UpdateGroup]:
     """Return the trained parameters in groups, in the order of the model. The optimizer updates all parameters of a
-    group in the same way. Tied parameters are left out. `by_start`: frozen parameters are included, and the parameters
-    of a group also have the same kind of initial values."""
+    group in the same way. Tied parameters are left out.
+
+    `by_start`: also include frozen parameters, and put parameters with different kinds of initial values into different
+    groups.
+    """
     found: dict[str, UpdateGroup] = {}
     for parameter in plan.parameters:
         if parameter.tie is None and (by_start or not parameter.frozen):
