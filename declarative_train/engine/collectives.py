@@ -205,9 +205,9 @@ class MeshPosition:
         return self._mesh
 
     def _join_experts(self, layout: LayoutPlan) -> DeviceMesh:
-        """Return a mesh in which the axes `shard` and `expert` are joined to one axis, called `shard`. The axis
-        `replicate` stays, if the layout has it. All parameters except those of experts are sharded over the joined
-        axis."""
+        """Return the mesh over which all parameters except those of experts are sharded. They are sharded over the axes
+        `shard` and `expert` together, so the two are joined to one axis, called `shard`. The axis `replicate` stays, if
+        the layout has it."""
         from torch.distributed.device_mesh import DeviceMesh
 
         axes = tuple(axis for axis in DATA_AXES if layout.has(axis))
@@ -220,9 +220,9 @@ class MeshPosition:
         return DeviceMesh.from_group([copies, shards], device, ranks, mesh_dim_names=("replicate", "shard"))
 
     def _join(self, layout: LayoutPlan, along: Sequence[Axis]) -> tuple[Alone | Ranks, Sequence[int]]:
-        """Return the collective of the ranks that have the same position as this one on all axes except `along`, and a
-        list of these ranks, as numbers among all ranks of the run. Axes that the mesh does not have are ignored. If it
-        has none of `along`, the only such rank is this one."""
+        """Return the collective of the ranks whose positions differ from this rank's only on the axes `along`, and the
+        numbers of these ranks among all ranks of the run. This rank is one of them. Axes that the mesh does not have
+        are ignored. If it has none of `along`, this rank is alone."""
         axes = tuple(axis for axis in along if layout.has(axis))
         if not axes:
             return Alone(), (self.world.rank,)

@@ -37,8 +37,8 @@ _NEVER = -1
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
     """Devices that all ranks use. `kind`: kind of device. `notice`: message for the user, if the devices are not those
-    of the layout; otherwise None. `indices`: GPU index for each rank, among the GPUs that this rank sees; if it is
-    empty, the indices in the plan apply."""
+    of the layout; otherwise None. `indices`: for each rank, the index of its GPU among the GPUs that it sees. If
+    `indices` is empty, each rank uses the index in the plan."""
 
     kind: Literal["cuda", "cpu", "mps"]
     notice: str | None = None
@@ -177,8 +177,8 @@ def device_of(rank: RankPlan, kind: str, index: int | None = None) -> torch.devi
 
 
 def exact_device(device: torch.device) -> torch.device:
-    """Return the device that sums, in float64, results that were computed on `device`. It is `device` itself, or the
-    CPU for Apple's GPUs, which do not support float64."""
+    """Return the device on which results that were computed on `device` are summed in float64. It is `device` itself,
+    or the CPU for Apple's GPUs, which do not support float64."""
     import torch
 
     return torch.device("cpu") if device.type == "mps" else device

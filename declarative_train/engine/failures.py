@@ -301,9 +301,9 @@ _OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # errors that co
 
 
 def describe_silent_ranks(failures: Sequence[Failure], num_ranks: int) -> str | None:
-    """Return a sentence that names the silent ranks: they wrote no report, because they hang or were killed. Return
-    None if no rank is silent, or if `failures`, the reports of the others, is empty. Also return None if one of the
-    reports gives another cause than a lost connection, because then that cause explains the failure of the run."""
+    """Return a sentence that names the silent ranks. These wrote no report, because they hang or were killed.
+    `failures`: the reports of the other ranks. Return None if no rank is silent or no rank wrote a report. Also return
+    None if a report gives another cause than a lost connection, because this cause explains the failure of the run."""
     silent = sorted(set(range(num_ranks)) - {failure.rank for failure in failures})
     if not (failures and silent and all(failure.is_peer_loss for failure in failures)):
         return None

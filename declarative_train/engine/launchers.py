@@ -99,9 +99,14 @@ class Seat:
 @dataclass(frozen=True, slots=True)
 class NodeLauncher:
     """Launcher that starts one process on each node. The attributes, except `name`, are names of environment variables.
-    `node`: index of this node. `num_nodes`: number of nodes. `heads`: address of node 0, the head node; the first
-    variable with a value counts. `port`: port of node 0. `only`: a condition (variable, value), where the value may
-    also be that of another variable; ("", ""): no condition."""
+
+    `node`       index of this node
+    `num_nodes`  number of nodes; "" if the launcher has no such variable
+    `heads`      address of node 0, the head node; the first of these variables that has a value is read
+    `port`       port of node 0
+    `only`       condition under which this launcher is recognised: a pair (variable, value). The variable must have
+                 this value or, if `value` names another variable, the value of that one. ("", ""): no condition
+    """
 
     name: str
     node: str

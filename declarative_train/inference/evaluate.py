@@ -325,8 +325,8 @@ def _set_of(trained: Trained, wanted: str | None) -> str:
 
 
 def _compare_num_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
-    """Return a notice, as a list, if the run's own evaluations of the set `name` used another number of samples than
-    `num_samples`: then the values differ from those in the log. Otherwise return []."""
+    """Return [notice] if the run's own evaluations of the set `name` did not use `num_samples` samples, because the
+    values then differ from those in the log. Otherwise return [], also if the run never evaluated this set."""
     evaluation = trained.plan.evaluation
     if evaluation is None or name not in (*evaluation.sets, *evaluation.final_sets):
         return []

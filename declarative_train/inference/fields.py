@@ -73,10 +73,10 @@ class RowConverter:
 
 
 def columns_of_folder(data: DataSpec) -> dict[str, str]:
-    """Return the names under which the fields of the run read the columns `image` and `label` of a folder of images, as
-    a dict from column to name. The name for `image` is the column of the run's image fields. The name for `label` is
-    that of its category fields. A column is left out if these fields read several columns, or if there are no such
-    fields."""
+    """Return new names for the columns `image` and `label` of a folder of images, as a dict from column to name. With
+    the new names, the fields of the run can read the folder: `image` gets the name of the column that the run's image
+    fields read, and `label` that of the column that its category fields read. A column is left out if these fields read
+    several columns, or if there are no such fields."""
     found = {}
     for column, kind in (("image", "image"), ("label", "category")):
         read = {name for spec in data.fields if spec.component.get("type") == kind for name in spec.columns}
@@ -197,9 +197,9 @@ class _FieldConverter:
         return Column(name, dtype, values.shape[1:], self._num_guaranteed(at))
 
     def _num_guaranteed(self, at: int) -> int | None:
-        """Return n if the source of the run guaranteed that a column has values from 0 to n-1 and the field relies on
-        it, otherwise None. A field with a vocabulary or a stated number of classes does not rely on it. `at`: index of
-        the column among those of the field."""
+        """Return n if the source of the run guaranteed that all values of a column are from 0 to n-1. Return None if it
+        did not, or if the field does not rely on it, for example because it has a vocabulary or a stated number of
+        classes. `at`: index of the column among those of the field."""
         component, intervals = self.spec.component, self.spec.tensor.intervals
         if self._vocabularies[at] is not None or component.get("num_classes") is not None or not intervals:
             return None

@@ -201,6 +201,7 @@ def _place_in(table: Table, start: int, row: int) -> str:
 
 
 def _column_to_read(names: Sequence[str], asked: str, is_array: bool) -> str:
-    """Return the name of the column in the new files that replaces the column `asked` of the run. It is `asked` itself,
-    except for files with a single array (`new.npy`, `is_array`): there it is the name of this array, `names[0]`."""
+    """Return the name of the column in the new files that is read for the column `asked` of the run. Usually both have
+    the same name. But files with a single array (`is_array`, such as `new.npy`) have one column, whatever its name, and
+    this one is read. `names`: columns of the new files."""
     return names[0] if is_array and len(names) == 1 else asked

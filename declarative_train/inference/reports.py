@@ -91,10 +91,10 @@ class Gatherer(ABC):
         describe: Callable[[int], tuple[object, object, float | None]],
         origins: Callable[[int], Origin],
     ) -> None:
-        """Keep those rows of a batch that are among the worst samples so far, the ones with the largest losses.
-        `losses`: (N,), nan for a row without valid items. `describe`: function that takes a row and returns its target,
-        prediction and probability. `origins`: function that takes a row and returns a function that looks up the row's
-        origin (file and row)."""
+        """Update the kept samples, which are those with the largest losses so far, with the rows of a batch. `losses`:
+        (N,), nan for a row without valid items. `describe`: function that takes a row and returns its target,
+        prediction and probability. `origins`: function that takes a row and returns another function, which looks up
+        the row's origin (file and row)."""
         if not self._num_worst:
             return
         limit = min(each.loss for each in self._kept) if len(self._kept) == self._num_worst else -np.inf
@@ -387,7 +387,7 @@ def _average_precision(scores: np.ndarray, answers: np.ndarray) -> float:
 def _area(scores: np.ndarray, answers: np.ndarray) -> float:
     """Return the area under the ROC curve. It is the probability that a positive item has a higher score than a
     negative one, where ties count half (Mann and Whitney, 1947). `answers`: whether each item is positive. The result
-    is nan if all are, or none."""
+    is nan if all items are positive, or none."""
     num_yes, num_no = int(answers.sum()), int((~answers).sum())
     if not num_yes or not num_no:
         return float("nan")

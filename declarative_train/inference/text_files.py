@@ -38,7 +38,7 @@ _BLOCK_BYTES = 4 << 20
 
 
 class _LineRange(NamedTuple):
-    """Whole lines of a file, as a range of bytes. `row`: index of the first row in the file."""
+    """Whole lines of a file, as a range of bytes. `row`: index of the first of these rows in the file."""
 
     file: str
     row: int
@@ -47,7 +47,8 @@ class _LineRange(NamedTuple):
 
 
 class _ReadColumns(NamedTuple):
-    """Values of rows that were already read. `row`: index of the first row in the file."""
+    """Values of rows that were already parsed when the pieces were listed. `row`: index of the first of these rows in
+    the file."""
 
     file: str
     row: int
@@ -128,9 +129,10 @@ def _open(file: str) -> IO[bytes]:
 
 
 def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, most: int | None) -> Pieces:
-    """Yield the pieces of a csv file. A piece is a range of bytes, or contains parsed values if the file must be parsed
-    to find its rows. `how`: the dialect. `columns`: columns of the parsed values. `title`: the file's name in messages.
-    `most`: maximum number of rows per piece (None: no limit), which pieces with parsed values may exceed."""
+    """Yield the pieces of a csv file. A piece is a range of bytes as long as the file can be split at line ends. The
+    rest of the file is parsed to find its rows, and its pieces contain the parsed values. `how`: the dialect.
+    `columns`: the columns to parse. `title`: the file's name in messages. `most`: maximum number of rows of a piece
+    that is a range of bytes (None: no limit); pieces with parsed values may have more."""
     row = 0
     if packing(file) is None:
         with _open(file) as stream:

@@ -170,10 +170,10 @@ class PipelineDriver:
         )
 
     def _make_examples(self, level: int, stage: int, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
-        """Return the outputs of a stage for one microbatch on this rank as tensors on the meta device. They tell torch
-        the shapes and dtypes; without them, it would run the stage on uninitialised memory. `level`: index of the
-        length bucket. `stage`: index of the stage; for -1 (before the first stage) the result is empty. `dtypes`:
-        dtypes of the outputs."""
+        """Return examples of the outputs of a stage: tensors on the meta device with the shapes and dtypes for one
+        microbatch on this rank. Without them, torch would run the stage on uninitialised memory to find these. `level`:
+        index of the length bucket. `stage`: index of the stage; for -1 (before the first stage) the result is empty.
+        `dtypes`: dtypes of the outputs."""
         shapes = pipeline_of(self._plan).output_shapes[level][stage] if stage >= 0 else ()
         return tuple(
             torch.empty(
@@ -218,9 +218,9 @@ class RunningStage(PipelineStage):
 
 
 class StageForward:
-    """Forward of one pipeline stage: it seeds the random generators, runs the stage's module, and converts its outputs
-    to the dtypes that torch expects. In a step, the forward must be called for the microbatches in order, as every
-    schedule does."""
+    """Forward of one pipeline stage. It seeds the random generators, runs the stage's module, and converts its outputs
+    to the dtypes that torch expects. In a step it counts its calls to know the microbatch, so the microbatches must
+    come in order; torch's schedules ensure this."""
 
     def __init__(self, runner: StepRunner, stage: int, piece: Stage, plan: Plan) -> None:
         self.stage = stage
@@ -276,17 +276,17 @@ def bind_stages(plan: Plan, built: BuiltModel, runner: StepRunner) -> list[Stage
 
 
 def keep_parameters(module: nn.Module) -> None:
-    """Make `module.parameters()` always return the parameters that the module has now. In a step, half-precision copies
-    replace them in the module (`step/precision.py`), but the gradients accumulate in the parameters. Schedules that
-    split the backward call `parameters()` to find the tensors that need gradients."""
+    """Make `module.parameters()` return, also in later calls, the parameters that the module has now. Schedules that
+    split the backward call `parameters()` to find the tensors that need gradients. In a step, half-precision copies
+    replace the parameters in the module (`step/precision.py`), but the gradients accumulate in the parameters."""
     found = list(module.parameters())
     module.parameters = lambda recurse=True: iter(found)  # type: ignore[method-assign]
 
 
 class ScheduleLoss:
-    """Loss function for torch's schedule. Called with the outputs of the last stage and the row indices of a
-    microbatch, it returns the sum of the loss terms times their factors, and keeps the sums without factors for
-    `take`."""
+    """Loss function for torch's schedule, which calls it for each microbatch. Arguments: the outputs of the last stage,
+    and the indices of the microbatch's rows. It multiplies each loss term's sum by the term's factor, and returns the
+    total. It keeps the sums without factors, which `take` returns. In an evaluation it returns 0."""
 
     def __init__(self, runner: StepRunner, rows_per_chunk: int) -> None:
         self._runner = runner
@@ -347,8 +347,8 @@ def build_stage(plan: Plan, stage: Stage) -> nn.Module:
 
 
 def _find_node(parameter: str, nodes: Sequence[str]) -> str:
-    """Return the node to which a parameter belongs, by its name: the longest of the names `nodes` with which it
-    begins."""
+    """Return the node of the model to which a parameter belongs. `parameter`: its name, which begins with the name of
+    the node and a dot. `nodes`: names of all nodes; if several fit, the longest is returned."""
     return max((name for name in nodes if parameter.startswith(f"{name}.")), key=len)
 
 
@@ -382,10 +382,10 @@ def input_dtypes(plan: Plan, stage: int) -> list[torch.dtype]:
 
 
 def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
-    """Return the dtypes of the outputs of the stage with index `stage`. They are the values that it sends to the next
-    stage; in the last stage, they are the model's outputs. `piece`: the stage's graph. Floating-point outputs of the
-    model have the dtype of the parameters, also in half-precision runs: a loss would convert them anyway, and torch
-    2.11 compares their dtypes with the stage's `output_args`."""
+    """Return the dtypes of the outputs of the stage with index `stage`. The outputs of the last stage are those of the
+    model; other stages send theirs to the next stage. `piece`: the stage's graph. Floating-point outputs of the model
+    have the dtype of the parameters, also in half-precision runs: a loss would convert them anyway, and torch 2.11
+    compares their dtypes with the stage's `output_args`."""
     if stage + 1 < pipeline_of(plan).num_stages:
         return input_dtypes(plan, stage + 1)
     wide = torch.float64 if plan.training.precision == "fp64" else torch.float32

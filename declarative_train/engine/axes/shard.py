@@ -75,10 +75,10 @@ def _find_experts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
 def find_gather_groups(
     model: nn.Module, units: tuple[str, ...], sharding: ShardingPlan
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield (modules, `reshard_after_forward`) for each group of modules whose parameters fully_shard gathers together.
-    The second value is fully_shard's argument for the group. `units`: names of the model's repeated blocks. `sharding`:
-    the plan's further groups. Parameters in no group belong to the root module, and so do tied parameters: a group
-    could not free a parameter that another group still uses."""
+    """Yield a pair for each group of modules whose parameters fully_shard gathers together: the list of the modules,
+    and fully_shard's argument `reshard_after_forward` for the group. `units`: names of the model's repeated blocks,
+    each of which is a group. `sharding`: the plan's further groups. Parameters in no group belong to the root module,
+    and so do tied parameters: a group could not free a parameter that another group still uses."""
     for unit in units:
         if unit not in sharding.shared:
             yield from _make_group(model, (unit,), sharding.reshard)
@@ -89,8 +89,8 @@ def find_gather_groups(
 def _make_group(
     model: nn.Module, names: tuple[str, ...], reshard: bool | int
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield the modules with these names as one group, together with `reshard`. Modules without parameters, or on other
-    ranks, are left out. If no module is left, yield nothing."""
+    """Yield one pair: the list of the modules with these names, and `reshard`. Modules that have no parameters or are
+    on other ranks are left out of the list. If the list is empty, yield nothing."""
     found = [module for module in find_unit_modules(model, names, rest=False) if any(True for _ in module.parameters())]
     if found:
         yield found, reshard

@@ -101,8 +101,8 @@ class Replicas:
             groups.end()
 
     def copy_statistics(self) -> None:
-        """Copy running statistics from the first replica to the others. Only layers that use them in training need
-        this."""
+        """Copy running statistics from the first replica to the others. This is done only in layers that use the
+        statistics in training: other layers use them only in evaluations, which run on the first replica."""
         own, *others = (
             [part for part in module.modules() if getattr(part, "trains_with_statistics", False)]
             for module in self.modules
@@ -157,9 +157,9 @@ class Replicas:
         return made
 
     def _strip_parameters(self, module: nn.Module, device: torch.device) -> list[list[tuple[nn.Module, str]]]:
-        """Move a replica to its CUDA device, but remove its parameters: each forward copies them from the first
-        replica. Return a list for each parameter: the (module, name) pairs at which a forward sets the copy. On the
-        CPU, do nothing and return []."""
+        """Move a replica to its CUDA device and remove its parameters, because each forward copies them from the first
+        replica. Return a list for each parameter. It has a pair (module, name) for each place at which a forward sets
+        the copy. On the CPU, do nothing and return []."""
         if not self._on_cuda:
             return []
         places: dict[int, list[tuple[nn.Module, str]]] = {id(parameter): [] for parameter in self._parameters}
@@ -173,10 +173,10 @@ class Replicas:
 
 
 def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) -> list[Callable[..., Any]]:
-    """Return functions that call `calls` under autocast with the dtype that autocast has in the current thread. Call
-    this before `parallel_apply`, which runs functions in other threads. Its threads learn that autocast is on, but not
-    the dtype, so that bfloat16 would become float16. `device_type`: kind of device, such as "cuda". If autocast is off,
-    return `calls` unchanged."""
+    """Return a function for each function in `calls`. It makes the same call under autocast, with the dtype that
+    autocast has in the thread of the caller now. If autocast is off, return `calls` unchanged. This is for
+    `parallel_apply`, which runs functions in other threads. These threads learn that autocast is on, but not the dtype,
+    so that bfloat16 would become float16. `device_type`: kind of device, such as "cuda"."""
     if not torch.is_autocast_enabled(device_type):
         return list(calls)
     dtype = torch.get_autocast_dtype(device_type)
@@ -206,9 +206,9 @@ class ReplicaSum(Collective):
 
 
 def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -> Callable[[], Collective | None]:
-    """Return a function that must be called after each step. It takes the step's running statistics from `replicas`,
-    all replicas but the first, and sums them. It returns a ReplicaSum, which adds this sum to the statistics of the
-    first replica; None if no layer has running statistics. `device`: device of the sum."""
+    """Return a function that must be called after each step. It takes the step's running statistics from all `replicas`
+    and sums them on `device`. It returns a ReplicaSum with this sum, or None if no layer has running statistics.
+    `replicas`: all replicas but the first, whose statistics the ReplicaSum adds later."""
 
     def parts(module: nn.Module) -> list[Any]:
         return [

@@ -64,9 +64,9 @@ def divide(built: BuiltModel, cuts: Cuts, position: MeshPosition) -> None:
 
 
 def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> None:
-    """Add hooks to an undivided layer, `part`, which gather or split the tokens of its input and output as the plan
-    says. `tokens`: says for the input and for the output whether this rank has all tokens or only its own. No hook is
-    needed if the rank has only its own tokens in both, and the layer computes each token separately."""
+    """Add hooks to an undivided layer, `part`, which gather or split the tokens of its input and output. `tokens`: says
+    for the input and for the output whether this rank has all tokens or only its own. If it has only its own in both,
+    and the layer computes each token separately, no hook is added."""
     if tokens.writes == "joined":
         part.register_forward_hook(lambda _, inputs, output: ranks.gather_tokens(output))
         return
@@ -108,10 +108,10 @@ def _tensor_ranks(position: MeshPosition, tokens: TokenCut | None = None) -> Ten
 
 
 def sync_parts(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
-    """Return a GradientSync like `sync`, but with other functions `reduce` and `norm`. `reduce` also sums gradients
-    over the ranks of the `tensor` axis, if each rank computed only a part of the gradient although the parameter is not
-    divided. `norm` counts each parameter once. `built`: this rank's part of the model. `position`: this rank's position
-    on the mesh."""
+    """Return a GradientSync like `sync`, but with other functions `reduce` and `norm`. `reduce` also sums the gradients
+    of some undivided parameters over the ranks of the `tensor` axis: of those for which each rank computed only a part
+    of the gradient. `norm` includes the divided parameters of all these ranks, and counts every other parameter once.
+    `built`: this rank's part of the model. `position`: this rank's position on the mesh."""
     cuts, group = plan.layout.cuts, position.tensor
     assert cuts is not None
     assert group is not None

@@ -18,9 +18,9 @@ FINAL = (FileNotFoundError, PermissionError, CheckpointFailure)  # a missing buc
 
 
 class Retry:
-    """Callable that runs the operations of one save, and repeats those that fail. `limit_s`: how many seconds after the
-    first failure operations are repeated; 0, for a local disk: never. `reason`: why the current operation failed last,
-    or None if it has not failed; other threads may read it."""
+    """Callable that runs the operations of one save, and repeats those that fail. `limit_s`: time limit for
+    repetitions, in seconds from the first failure of the save; 0, for a local disk: nothing is repeated. `reason`: why
+    the current operation failed last, or None if it has not failed; other threads may read it."""
 
     def __init__(self, limit_s: float) -> None:
         self.reason: str | None = None
@@ -36,7 +36,7 @@ class Retry:
 
     def __call__(self, operation: Callable[[], Result]) -> Result:
         """Run `operation` until it succeeds, and return its result. When the time limit is over, raise the operation's
-        last exception. Exceptions of the classes `FINAL` are raised at once."""
+        last exception. Exceptions of the classes `FINAL`, such as refused credentials, are raised at once."""
         pause_s = FIRST_PAUSE_S
         while True:
             self._begun_s = time.monotonic()

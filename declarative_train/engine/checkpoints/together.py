@@ -37,10 +37,10 @@ MOST_WRITERS = 1024  # of a checkpoint, because rank 0 plans the writing of all
 
 @dataclass(frozen=True, slots=True)
 class NodeGroups:
-    """gloo groups of ranks. Messages are first collected on each node (machine), and then sent to other nodes.
+    """gloo groups with which ranks communicate in two steps: first within each node (machine), then between nodes.
 
-    `node`    group of the ranks of this node; None: all ranks
-    `first`   the rank of this node that communicates with other nodes
+    `node`    group of the ranks of this node; None: the group of all ranks
+    `first`   number of the rank of this node that communicates with other nodes
     `firsts`  group of the `first` ranks of all nodes. It is None on all other ranks, if there is only one node, and in
               groups that are only for reading
     """
@@ -81,7 +81,7 @@ class SavingGroups:
     """Groups of ranks that save and load checkpoints together.
 
     `writes`   whether this rank writes a part of each checkpoint
-    `writers`  group of the ranks that write; None: all ranks
+    `writers`  group of the ranks that write. None: all ranks write, or this rank writes alone or writes nothing
     `writing`  NodeGroups of the ranks that write; None if this rank writes alone or writes nothing
     `reading`  NodeGroups of all ranks; None in a single process
     """
@@ -97,8 +97,8 @@ ALONE = SavingGroups()
 
 def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> SavingGroups:
     """Return this rank's SavingGroups. All ranks must call this. `background`: a thread saves while training continues,
-    so it needs groups of its own. `by_rank_0`: with `background`, rank 0 writes the whole checkpoint, and no group is
-    made for writing; without `background`, it has no effect."""
+    so the ranks that write get a group of their own. `by_rank_0`: if `background` is also True, rank 0 writes the whole
+    checkpoint, and no group for writing is made; if `background` is False, `by_rank_0` has no effect."""
     limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
     num_ranks, rank, writers = len(layout.ranks), distributed.get_rank(), choose_writers(layout)
     reading = make_node_groups(layout, range(num_ranks), None, limit, writes=False)
@@ -110,9 +110,9 @@ def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> Sav
 
 
 def choose_writers(layout: LayoutPlan) -> list[int]:
-    """Return the ranks that write a checkpoint, rank 0 among them. They are all ranks if `MOST_WRITERS` allows so many:
-    ranks with copies of the same data share the work. Otherwise they are the ranks of the first copies of the model
-    (axis `replicate`), at least of one copy."""
+    """Return the ranks that write a checkpoint, rank 0 among them. A run of at most `MOST_WRITERS` ranks uses all of
+    them; ranks with the same data share the work. In a larger run only the first copies of the model (axis `replicate`)
+    write: as many copies as have at most `MOST_WRITERS` ranks together, but at least one copy."""
     replicas = layout.size("replicate")
     kept = max(1, MOST_WRITERS * replicas // len(layout.ranks))
     return [row.rank for row in layout.ranks if row.coordinates.get("replicate", 0) < kept]
@@ -148,13 +148,13 @@ def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
 def collect(
     store: CheckpointStore, step: int, nodes: NodeGroups, retry: Retry, files: Rows, numbers: dict[str, float]
 ) -> tuple[Rows, Rows, dict[str, float]]:
-    """Collect on rank 0 what the manifest contains. Return a table of files, a table of lists of files, and the plain
-    numbers in the optimizer's state. On other ranks return three empty dicts. `files`: sizes and checksums of the files
-    that this rank wrote. `numbers`: the plain numbers of this rank, by name.
+    """Collect on rank 0 what the manifest contains. Return three dicts by name: the files of the checkpoint, the lists
+    of files, and the numbers in the optimizer's state that are not tensors. On other ranks all three are empty.
+    `files`: sizes and checksums of the files that this rank wrote. `numbers`: the numbers of this rank.
 
-    With several nodes, the first rank of each node writes a list of the node's files into the checkpoint. The manifest
-    then refers to these lists. Raises PeerFailure if another node cannot write its list, and the errors of
-    `store.write`."""
+    With several nodes, the first rank of each node writes a list of the node's files into the checkpoint, and the
+    manifest refers to these lists. The first dict then has only DCP's metadata file. Raises PeerFailure if another node
+    cannot write its list, and the errors of `store.write`."""
     gathered = nodes.gather((files, numbers))
     if gathered is None:
         return {}, {}, {}

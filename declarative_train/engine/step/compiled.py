@@ -70,9 +70,9 @@ def share_classes(module: nn.Module) -> None:
 
 
 def _make_class_key(part: fx.GraphModule) -> Hashable:
-    """Return a key of a block. Blocks with equal keys may have the same class. The key contains the code, the called
-    functions, the settings of modules, and what is known of each tensor except its values (such as name, shape and
-    dtype)."""
+    """Return a key that is equal for blocks that can share one class. It contains the code, the called functions, the
+    settings of modules, and the properties of each tensor (such as name, shape and dtype), but not the tensors'
+    values."""
     calls = tuple(node.target for node in part.graph.nodes if node.op == "call_function")
     modules = tuple((name, type(child), child.extra_repr()) for name, child in part.named_modules() if name)
     tensors = tuple(

@@ -41,11 +41,12 @@ PIECE_BYTES = 4 << 10
 
 
 def find_base_files(plan: Plan) -> list[tuple[WeightsPlan, dict[str, list[str]]]]:
-    """Return the files whose frozen weights are left out of checkpoints, which refer to these files instead. Each item
-    is a pair. The first is the entry of `model.weights` that names the file. The second is a dict from each frozen
-    parameter that gets its values from this file to its further names, if it is tied. The list is empty if checkpoints
-    contain all parameters. Only `.safetensors` files are listed: checkpoints contain the frozen parameters from other
-    files and from earlier runs."""
+    """Return the weights files to which checkpoints refer, and the frozen parameters that checkpoints therefore do not
+    contain. The list is empty if checkpoints contain all parameters. Each item is a pair (entry, names) for one file.
+    `entry`: the entry of `model.weights` that names the file. `names`: a dict with a key for each frozen parameter that
+    gets its values from the file. The value is the list of the parameter's other names if it is tied, otherwise [].
+    Only `.safetensors` files are listed: checkpoints contain the frozen parameters from other files and from earlier
+    runs."""
     if plan.checkpoint is None or plan.checkpoint.base == "whole" or not adapters_of(plan.graph):
         return []
     fills: dict[str, int] = {}
@@ -97,8 +98,9 @@ def names_in(records: list[Record]) -> set[str]:
 
 
 def add_relative_path(record: Record, checkpoint: str) -> Record:
-    """Return `record`, a reference to weights files, with a second path to these files, relative to the folder
-    `checkpoint`. If the files or the checkpoint are at a URL, return `record` unchanged."""
+    """Return a copy of `record` to which `from_here` is added: the path of the weights files relative to the folder
+    `checkpoint`. `record`: a reference to weights files. If the files or the checkpoint are at a URL, return `record`
+    itself."""
     path, folder = local_path(record["weights"]["path"]), local_path(checkpoint)
     if path is None or folder is None:
         return record

@@ -149,9 +149,10 @@ def write_packed(
     packed: Mapping[str, Packed],
     cuts: Mapping[str, RankCut] = NO_CUTS,
 ) -> None:
-    """Write values from `source` into the tensors `into`, by name. `packed`: describes those that are stored in fewer
-    bits (nf4 or int8). These are written one at a time, because each needs memory for its float32 values. `cuts`: for
-    each tensor that the axis `tensor` or `expert` divides, which part this rank has."""
+    """Write tensors of `source` into memory. `into`: a dict from the name of each tensor in `source` to the tensor that
+    gets its values. `packed`: the format of each tensor of `into` that is stored in fewer bits (nf4 or int8), by name.
+    Such tensors are written one at a time, because each needs memory for its float32 values. `cuts`: for each tensor
+    that the axis `tensor` or `expert` divides, which part this rank has."""
     if plain := {name: target for name, target in into.items() if name not in packed}:
         source.write(plain, cuts)
     for name in into:
@@ -161,8 +162,8 @@ def write_packed(
 
 
 def names_in(model: nn.Module, opened: Iterable[OpenedWeights]) -> Iterator[str]:
-    """Yield the names of all parameters of the model that the opened files fill. A tied parameter is yielded under all
-    its names."""
+    """Yield the names of the model's parameters that get their values from the opened files. A tied parameter is
+    yielded under all its names."""
     held = dict(model.named_parameters(remove_duplicate=False))
     written = {id(held[name]) for each in opened for name in each.names if name in held}
     return (name for name, item in held.items() if id(item) in written)
@@ -176,8 +177,9 @@ def _require_none(plan: WeightsPlan, problem: tuple[str, str | None] | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTensors:
-    """Tensors in the checkpoint of a run, whose layout may be another one. `kind`: prefix of the names of these tensors
-    in the checkpoint, such as `model/`. `shapes`, `dtypes` and all methods use names without the prefix."""
+    """Tensors in the checkpoint of a run. That run may have had another layout than the current process. `kind`: prefix
+    of the names of these tensors in the checkpoint, such as `model/`. `shapes`, `dtypes` and all methods use names
+    without the prefix."""
 
     entry: CheckpointEntry
     shapes: Shapes
@@ -238,8 +240,8 @@ class CheckpointWithBase:
 
 
 def open_averages(path: str) -> WeightSource:
-    """Open the weights of the model in the checkpoint at `path`. If a parameter has a moving average, this is read
-    instead. Raises RunFailure."""
+    """Open the weights of the model in the checkpoint at `path`. For a parameter with a moving average, the average is
+    read instead of the parameter. Raises RunFailure."""
     entry = read_entry(path)
     weights, averages = _open_checkpoint(entry), _open_checkpoint(entry, EMA)
     return Tensors(weights.shapes, lambda name, *_: (averages if name in averages.shapes else weights).whole(name))

@@ -62,19 +62,19 @@ class Objective:
         return tuple(each if share == 1 else share * each for share, each in zip(self._shares, sums, strict=True))
 
     def rests(self) -> list[tuple[int, torch.Tensor]]:
-        """Return (index of the loss term, sum of its loss) for each term that is computed from groups of samples. Call
-        this at the end of an evaluation, when the last group may be incomplete: the sum covers only the samples of that
-        group on this rank."""
+        """Return the losses of groups that are left at the end of an evaluation. Some loss terms are computed from
+        groups of samples, and their last group may have fewer samples. For each such term the result has a pair (index
+        of the term, this rank's part of the loss sum for the last group). The part is 0 if no group is left."""
         return [
             (index, module.take_rest()) for index, module in enumerate(self.modules) if isinstance(module, HoldsSamples)
         ]
 
     def counts(self, values: Values, row_weight: torch.Tensor | None, num_rows: int) -> torch.Tensor:
         """Return the number of valid items of each loss term in a chunk (the rows of one forward), or their total
-        weight if items have weights: (L,) in float64 on the device. The sum over the chunks of a global batch is the
-        number by which the term is divided. `values`: fields, and values computed from fields alone, by name. Outputs
-        of the model are not needed. `row_weight`: 0 for rows that are padding, otherwise 1; None if there is no
-        padding. `num_rows`: number of rows without padding."""
+        weight if items have weights. The result is a float64 tensor (L,) on the device. The loss of a term is divided
+        by the sum of these numbers over all chunks of a global batch. `values`: fields, and values computed from fields
+        alone, by name; outputs of the model are not needed. `row_weight`: 0 for rows that are padding, otherwise 1;
+        None if there is no padding. `num_rows`: number of rows without padding."""
         counts = [
             module.count(
                 None if target is None else values.get(target),  # None if a node computes the target

@@ -165,12 +165,12 @@ def build_optimizers(
 
 
 def name_optimizers(plans: Sequence[ParameterPlan], optimizer: Mapping[str, object]) -> Rules:
-    """Return a dict with all optimizers of the whole model, by name. Each value is a pair (optimizer, parameters). The
-    second is a dict from (lr_scale, weight_decay) to the names of the parameters with these settings.
+    """Return all optimizers of the whole model, as a dict from name to pair (optimizer, parameters). `parameters` is a
+    dict from (lr_scale, weight_decay) to the names of the parameters with these settings.
 
     The name of an optimizer is its type, with a number if several have this type. Names and order are the same on every
-    rank and in every mode. `optimizer`: the optimizer in the recipe, which comes first. `plans`: parameters of the
-    model, some of which have an optimizer of their own."""
+    rank and in every mode. Arguments: `plans` has the parameters of the model, some of which have an optimizer of their
+    own; `optimizer` is the recipe's optimizer, which comes first."""
     found: dict[str, tuple[Mapping[str, object], dict[Setting, list[str]]]] = {}
     found[_key(optimizer)] = optimizer, {}
     for parameter in plans:

@@ -86,9 +86,9 @@ def checkpoint_once(
 
 
 def _capture_state(inputs: tuple[Any, ...], *, draws: bool) -> Callable[[], AbstractContextManager[None]]:
-    """Remember the current autocast settings. Return a function that makes a context manager, within which these
-    settings apply again. `draws`: also remember the states of the random generators, on the CPU and the devices of
-    `inputs`, and restore them within the context."""
+    """Record the current autocast settings. Return a function whose result is a context manager, within which the
+    recorded settings apply. `draws`: also record the states of the random generators, on the CPU and the devices of
+    `inputs`, and apply them in the same way."""
     kinds = {"cpu", *(each.device.type for each in inputs if isinstance(each, torch.Tensor))} - {"meta"}
     casts = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
     caches = torch.is_autocast_cache_enabled()

@@ -56,9 +56,9 @@ class Policy:
 
 
 def make_contexts(keep: frozenset[str], others: Callable[[], Contexts] | None) -> Contexts:
-    """Return a context manager for the forward and one for the recomputation, as the argument `context_fn` of
-    `torch.utils.checkpoint.checkpoint` requires. `keep`: kinds of results that are kept. `others`: function that
-    returns two further context managers, one for each; they are entered first. None: there are none."""
+    """Return two context managers, one for the forward and one for the recomputation. The argument `context_fn` of
+    `torch.utils.checkpoint.checkpoint` requires such a pair. `keep`: kinds of results that are kept. `others`: function
+    that returns another such pair, which is entered first; None: there is no other pair."""
     mine: Contexts = create_selective_checkpoint_contexts(Policy(keep))  # type: ignore[no-untyped-call]
     if others is None:
         return mine

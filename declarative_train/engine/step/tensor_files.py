@@ -34,9 +34,9 @@ _READ_AT_ONCE = 1 << 24  # elements
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Tensors of a file that are not read yet. `read(name, first, last, dim)` returns the slice from `first` to `last`
-    (exclusive) of a tensor along dimension `dim`: rows with 0, columns with 1. If `first` and `last` are None, it
-    returns the whole tensor."""
+    """Tensors of a file, which are read only when they are used. `shapes`: their shapes by name. `read(name, first,
+    last, dim)` reads the tensor `name`, or a slice of it: rows `first` to `last` (exclusive) if `dim` is 0, columns if
+    it is 1. If `first` and `last` are None, it reads the whole tensor."""
 
     shapes: Shapes
     read: Callable[[str, int | None, int | None, int], torch.Tensor]
@@ -170,18 +170,19 @@ def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, las
 
 
 def _row_dimension(part: PartPlan) -> int:
-    """Return the dimension of the file's tensor that becomes the rows of the parameter. `part`: how the tensor is
-    reshaped and transposed."""
+    """Return the dimension along which the file's tensor is sliced to read rows of the parameter. `part`: how the
+    tensor is reshaped and transposed to get these rows."""
     return part.ones + (1 if part.transpose else 0)
 
 
 def _find_rows_of_parts(
     parts: Iterable[PartPlan], shapes: Shapes, first: int | None, last: int | None
 ) -> Iterator[tuple[PartPlan, int | None, int | None]]:
-    """Yield (part, first row, last row) for each part that contains some of the rows `first` to `last` (exclusive) of a
-    parameter. `parts`: the parts of which the parameter is made, stacked by rows. The yielded rows count within the
-    part; they are None if all its rows are wanted. If no part contains wanted rows, yield the last part with an empty
-    range, from which the caller gets the shape of the result."""
+    """Find where the rows `first` to `last` (exclusive; None: all rows) of a parameter are stored. `parts`: the parts
+    of which the parameter is made, stacked by rows. Yield (part, begin, end) for each part that contains wanted rows:
+    they are the rows `begin` to `end` (exclusive) of this part. `begin` and `end` are None if all rows of the part are
+    wanted. If no part contains wanted rows, yield the last part with an empty range, from which the caller gets the
+    shape of the result."""
     begin, found = 0, False
     parts = list(parts)
     for place, part in enumerate(parts):
