@@ -105,8 +105,8 @@ def _classes(statistics: Mapping[str, Any], component: Mapping[str, object]) -> 
 
 
 def _steps(entry: ProgramInput, program: Program) -> tuple[list[str], list[str]]:
-    """Return the preparation of an input as sentences: (what the user must do before the model, what the model
-    does)."""
+    """Return two lists of sentences that describe how an input is prepared: what the user must do before the model, and
+    what the model does."""
     component, statistics = entry.spec.component, entry.spec.statistics
     preparation = FIELDS.read(component).preparation(statistics)
     steps = []

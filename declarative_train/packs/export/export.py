@@ -147,9 +147,10 @@ def _move_into_place(made: Path, place: Path) -> None:
 def _make_program(
     trained: Trained, outputs: Sequence[str], kind: Inputs, dtype: torch.dtype | None, *, is_program: bool
 ) -> Program:
-    """Return the program to export. `is_program`: the format contains the computation, not only tensors. Without the
-    computation, and with empty `outputs`, the program has the tensors of the whole model. Then `learned` has the names
-    of the trained parameters, and of those that were loaded together with adapters. A file of adapters needs both."""
+    """Return the program to export. `is_program`: whether the format contains the computation, not only tensors. If it
+    contains only tensors and `outputs` is empty, the program has the tensors of the whole model. Then it also has what
+    a file of adapters needs: `base`, the published model with which training began, and `learned`, the names of the
+    parameters that were trained or were loaded together with adapters."""
     if is_program or outputs:
         return make_program(trained, outputs, kind=kind, dtype=dtype)
     program = make_program(trained, tuple(trained.plan.graph.outputs), kind=kind, dtype=dtype)
@@ -166,8 +167,8 @@ def _make_program(
 
 
 def _place(trained: Trained, to: str, folder: str | os.PathLike[str] | None, mark: str = MARK) -> Path:
-    """Return the folder to write to. Raises UsageError if it contains files but not the file `mark`, which an earlier
-    export has."""
+    """Return the folder to write to: `folder`, by default `export-FORMAT` in the run's folder. It may be missing,
+    empty, or an earlier export, which the file `mark` in it shows. Raises UsageError for a folder with other files."""
     if folder is None and trained.run_dir is None:
         raise UsageError("there is no folder of a run to write to; help: -o FOLDER")
     place = Path(folder) if folder is not None else Path(str(trained.run_dir)) / f"export-{to}"

@@ -70,7 +70,9 @@ def _submodule(module: nn.Module, name: str) -> nn.Module | None:
 
 
 class _Watcher(fx.Interpreter):
-    """Interpreter of an fx graph that calls `attempt` with each module and its inputs before running it."""
+    """Interpreter of an fx graph. Before it runs a module, it calls `attempt` with the module and its inputs. `failed`:
+    (name of the module, its inputs, exception) of the first call that failed, or None. `last`: name of the node that
+    was run last."""
 
     def __init__(self, module: fx.GraphModule, attempt: Attempt) -> None:
         super().__init__(module)

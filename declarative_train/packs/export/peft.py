@@ -80,8 +80,9 @@ def tensors(program: Program) -> dict[str, torch.Tensor]:
 
 
 def config_of(program: Program) -> dict[str, Any]:
-    """Return PEFT's config. Its rank and alpha are the most frequent ones; modules with others are listed as patterns.
-    Raises UsageError if the model has no adapters, and ExportFailure if PEFT's format cannot represent them."""
+    """Return PEFT's config. `r` and `lora_alpha` are the most frequent rank and alpha of the adapters. Modules with
+    another rank or alpha are in `rank_pattern` or `alpha_pattern`. Raises UsageError if the model has no adapters, and
+    ExportFailure if PEFT's format cannot represent them."""
     adapters = list(_adapters(program))
     if not adapters:
         raise UsageError("the model has no adapters; help: --to safetensors writes its weights")
@@ -136,9 +137,10 @@ def _modules(program: Program) -> dict[str, LoraLinear]:
 
 
 def _rows(program: Program, name: str, rows: int) -> Iterator[tuple[PartPlan, int, int]]:
-    """Yield the tensors of the published base model that form the parameter `name`. Each comes as (tensor, first, end)
-    with the range of its rows in the parameter, which has `rows` rows. Without a published base model, yield only the
-    parameter itself. Raises ExportFailure if the base model lacks the parameter."""
+    """Yield (tensor, first, end) for each tensor of the published base model that is a part of the parameter `name`.
+    `first` and `end`: the range of its rows in the parameter. `rows`: how many rows the parameter has. Without a
+    published base model, yield only the parameter itself. Raises ExportFailure if the base model lacks the
+    parameter."""
     base = program.base
     if base is None:
         from declarative_train.plan.plan import PartPlan

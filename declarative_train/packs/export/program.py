@@ -184,8 +184,9 @@ def make_program(
 
 
 def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> ProgramInput:
-    """Return the program's input for a field. An input with floating-point numbers that the program normalises is
-    float64, because float32 loses the digits of numbers with a large mean and a small deviation."""
+    """Return the program's input for a field. `kind`: whether inputs are raw or prepared. `dtype`: dtype of the
+    program. Raw numbers that the program normalises are accepted as float64, because with a large mean and a small
+    deviation float32 would lose their digits."""
     tensor = spec.tensor
     if not tensor.is_floating:
         return ProgramInput(spec, getattr(torch, tensor.dtype), tensor.shape, Preparation())
@@ -197,8 +198,9 @@ def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> ProgramInput:
 
 
 def _answer(name: str, said: tuple[Meaning, ...], kind: Inputs) -> ProgramOutput:
-    """Return the program's output for the node `name`. `said`: for each loss that reads the node, what its numbers
-    mean. If the losses compare it with targets in different units, the output is not converted."""
+    """Return the description of the program's output for the node `name`. `said`: for each loss that reads the node,
+    what the node's numbers mean. With raw inputs (`kind`), the output is converted to the unit of its targets, if they
+    are numbers or counts and all have the same unit."""
     units = {(one.kind == "count", one.unit) for one in said if one.unit is not None or one.kind == "count"}
     is_one = kind == "raw" and len(units) == 1 and all(one.kind in ("number", "count") for one in said)
     unit = next((one for one in said if one.unit is not None or one.kind == "count"), None) if is_one else None

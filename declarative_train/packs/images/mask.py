@@ -70,8 +70,8 @@ class MaskField(PictureField):
 
     @property
     def _outside(self) -> int:
-        """Class of the pixels that a transform adds from outside the image. Transforms fill these pixels with 0. So the
-        classes in a Pillow image of a mask are shifted, such that this class has the number 0."""
+        """Class of the pixels that a transform adds outside the image. Transforms fill these pixels with 0. So a Pillow
+        image of a mask stores the class numbers shifted, such that 0 stands for this class."""
         return 0 if self.ignore is None else self._num_classes
 
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
@@ -105,8 +105,9 @@ class MaskField(PictureField):
         return Image.fromarray(value.astype("uint8"))
 
     def _classes(self, pixels: np.ndarray, column: Column, row: int) -> np.ndarray:
-        """Return the class of each pixel as uint8 (H, W), shifted as in `_outside`. `pixels`: values in the file.
-        Raises BadValueError for a value without a class."""
+        """Return the class of each pixel as a Pillow image of a mask stores it, uint8 (H, W): shifted, such that 0
+        stands for the class `_outside`. `pixels`: values in the file. Raises BadValueError for a value without a
+        class."""
         import numpy as np
 
         table = np.full(_LEVELS, -1, np.int64)

@@ -99,9 +99,10 @@ class PublishedWeights:
 
 
 def _find_frozen_tables(recipe: Recipe, plan: WeightsPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
-    """If the recipe adds tokens, return the names of the frozen parameters with one row per token, such as embedding
-    tables. The rows of added tokens must be trained, even if they are rows that the published table has but never uses.
-    Return [] if no tokens are added, or if all parameters of the node are frozen."""
+    """Return the names of frozen parameters that would have to be trained, because the recipe adds tokens. These
+    parameters have one row for each token, such as embedding tables. The row of an added token must be trained even if
+    the published table has it, because the published model never used it. Return [] if no tokens are added, or if all
+    parameters of the node are frozen."""
     assert plan.tensors is not None
     fields = recipe.data.fields.values()
     if not plan.tensors.grown and not any(getattr(field, "adds_tokens", False) for field in fields):
@@ -208,9 +209,9 @@ def tensor_map(
 def _find_grown(
     found: PublishedPlan, config: Mapping[str, object] | None, kind: str | None, family: Family
 ) -> dict[str, tuple[int, int]]:
-    """Return {parameter: (rows in the file, rows in the model)} for the parameters with one row for each token. Return
-    {} unless the node has more tokens than the config of the files. `kind`: name of the kind of model that the config
-    describes."""
+    """Return {parameter: (rows in the file, rows in the model)} for the parameters with one row for each token, if the
+    node has more tokens than the config of the files says. Otherwise return {}. `kind`: name of the kind of model that
+    the config describes; None if unknown."""
     if config is None or kind is None or "vocabulary" not in found.params:
         return {}
     before, after = params_of(family, config).get("vocabulary"), found.params["vocabulary"]
@@ -220,9 +221,9 @@ def _find_grown(
 
 
 def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | None:
-    """Return (problem, hint) if a param of the node must have the same value in all models of the library, but has
-    another one; otherwise None. Params that change the shapes of tensors are not compared here, because a comparison of
-    shapes finds them."""
+    """Compare the params of a node with those that have the same value in all models of a library. Return (problem,
+    hint) for the first param of the node that has another value; None if there is none. Params that change the shapes
+    of tensors are not compared here, because a comparison of shapes finds them."""
     family = family_of(found.block)
     assert family is not None
     for name, value in family.names[library].params.items():

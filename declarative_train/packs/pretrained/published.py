@@ -46,7 +46,7 @@ class ModelKind(NamedTuple):
     """Kind of model in a family, as a library defines it: a `model_type` of transformers, or an `architecture` of timm.
     The fields have the keys of the families' files, which the first lines of families/llama.yaml explain.
 
-    architecture  class name of the model; without a head, if models of this kind have several heads
+    architecture  class name of the model; if models of this kind may have several heads, of the one without a head
     base          class name of the model without a head
     prefix        beginning of the tensors' names in files of a model with a head
     heads         heads that models of this kind may have, by name"""
@@ -109,8 +109,8 @@ class Family:
     kinds    kinds of models, by `model_type` or `architecture`
     names    names of tensors, by library
     head     parameters of the head
-    sizes    param of the block that is a size -> dimensions of parameters that have this size
-    follows  param that is a size, and that follows from the block's inputs -> a dimension of a parameter with this size
+    sizes    for each param of the block that is a size: the dimensions of parameters that have this size
+    follows  the same for sizes that follow from the block's inputs, with one dimension for each
     """
 
     block: str
@@ -357,8 +357,8 @@ def architecture_of(kind: ModelKind, params: Mapping[str, object]) -> str:
 
 
 def _head_of(kind: ModelKind, config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params `head` and `out_features` for the model class that the config names. An unknown class means a
-    model without a head (output layer). Return {} if models of this kind cannot have different heads."""
+    """Return the block's params `head` (type of output layer; `none` if unknown) and `out_features`, which follow from
+    the model class in the config. Return {} if models of this kind cannot have different heads."""
     if not kind.heads:
         return {}
     named = set(config.get("architectures") or ())
@@ -379,13 +379,13 @@ def _labels_of(kind: ModelKind, params: Mapping[str, object]) -> dict[str, objec
 
 
 def _list_implied(kind: ModelKind, params: Mapping[str, object]) -> set[str]:
-    """Return the config keys that may be left out, because a config without them already means these `params`."""
+    """Return the keys that a config may leave out, because their default (`kind.absent`) is the value in `params`."""
     return {key for param, key in kind.config.items() if key in kind.absent and params.get(param) == kind.absent[key]}
 
 
 def _describes(family: Family, config: Mapping[str, Any], params: Mapping[str, object]) -> bool:
-    """Return whether a config describes a block with these `params`. For a param that the config does not mention,
-    `params` must have the block's default."""
+    """Return whether a config describes a block with these `params`. A param that the config does not mention has the
+    block's default. Return False if the block cannot load the config."""
     try:
         found = params_of(family, config)
     except PublishedError:

@@ -29,9 +29,9 @@ class PublishedNames:
             self._blocks[f"{node.path}."] = found.entries, found.prefix
 
     def parts(self, parameter: str) -> tuple[tuple[PartPlan, ...], str]:
-        """Return (tensors, prefix). `tensors`: the tensors in published files that form a parameter. `prefix`:
-        beginning of names, which is missing in files of a model without a head. Return ((), "") if no published model
-        has the parameter."""
+        """Return (tensors, prefix) for a parameter. `tensors`: the tensors in published files that form the parameter.
+        `prefix`: the beginning of their names, which names in files of a model without a head lack. Return ((), "") if
+        no published model has the parameter."""
         for node, (entries, prefix) in self._blocks.items():
             if parameter.startswith(node):
                 name = parameter.removeprefix(node)
@@ -41,9 +41,9 @@ class PublishedNames:
         return (), ""
 
     def slices(self, folder: PeftFolder, path: str, rows: int) -> list[Slice]:
-        """Return the linear maps that form dtrain's linear map at `path` in the model that PEFT adapted. Each has its
-        range of rows. If the folder has an adapter for `path` itself, return only `path`, with all rows. `rows`: how
-        many rows (outputs) the map has."""
+        """Return the linear maps that together form dtrain's linear map at `path`, each with its range of rows. They
+        are separate maps in the model that PEFT adapted. `rows`: how many rows (outputs) dtrain's map has. If the
+        folder has an adapter for `path` itself, return only `path`, with all rows."""
         own = [Slice(path, 0, rows)]
         if folder.find_adapted(own):
             return own

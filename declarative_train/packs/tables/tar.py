@@ -170,8 +170,8 @@ class TarTable(Table):
         return found
 
     def _summarize(self, archive: int) -> dict[str, Any]:
-        """Return the summary of an archive: how many `rows` it has, the first row of each of its `blocks`, and for each
-        column the total size of its files (`sizes`)."""
+        """Return the summary of an archive. `rows`: how many rows it has. `blocks`: the first row of each block of
+        about _BLOCK_BYTES bytes. `sizes`: {column: total size of its files in bytes}."""
         import numpy as np
 
         keys, places = self._index(archive)

@@ -71,8 +71,8 @@ class Message(dict[str, Any]):
     __slots__ = ("_own", "_read", "number")
 
     def __init__(self, values: Mapping[str, Any], own: Collection[str], number: int) -> None:
-        """Store a message. `own`: keys in the data, not those that were added for the template. `number`: position,
-        from 0."""
+        """Store a message. `values`: its keys and their values. `own`: those keys that are in the data; others were
+        added for the template. `number`: position in the dialogue, from 0."""
         super().__init__(values)
         self.number = number
         self._own, self._read = own, {"role", *FLAGS}
@@ -364,9 +364,9 @@ def _find_answers(
 
 
 def _check_contents(given: Messages, whole: str, written: Sequence[tuple[int, int, int]]) -> None:
-    """Raise ChatError if the template does not write the content of a question or answer (without reasoning) in the
-    text for this message. `whole`: the text of the dialogue; `written`: (index of the message, begin, end) of each
-    passage. Some templates write the first question outside their loop over messages, together with the tools."""
+    """Raise ChatError if the content of a question or answer, without reasoning, is not in the text for its message. A
+    question may also be outside the loops over messages, where some templates write the first one with the tools.
+    `whole`: the text of the dialogue. `written`: (index of the message, begin, end) of each passage."""
     parts: dict[int | None, str] = {}
     place = 0
     for number, begin, end in written:
@@ -406,9 +406,9 @@ def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[
 
 
 def _opening(before: str, answer: str, prompt: str, at: int) -> int:
-    """Return how many characters at the beginning of `answer` belong to the `prompt`. It is 0 if `before`, the text
-    before the answer, already ends with the prompt. The answer may lack a tag at the end of the prompt, such as
-    `<think>`. Raises ChatError for any other difference. `at`: index of the message."""
+    """Return how many characters at the beginning of `answer` repeat the `prompt` for an answer. Return 0 if `before`,
+    the text before the answer, already ends with the prompt. The answer may lack tags at the end of the prompt, such as
+    `<think>`. Raises ChatError if the answer begins in another way. `at`: index of the message."""
     if before.endswith(prompt):
         return 0
     same = _common(answer, prompt)

@@ -108,10 +108,10 @@ def check_samples(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
 
 
 def _suggest_buckets(text: _Text) -> list[int]:
-    """Return suitable length buckets: the median length of the texts, the length that 90% of them do not exceed, and
-    the field's length. The first two are rounded up, such that their difference to the field's length is a multiple of
-    8. (Many models read one token less than a sample has. So in a field of length 257, a bucket of 33 is better than
-    one of 32.)"""
+    """Return up to three length buckets that suit a field: the median length of its texts, the length that 90% of them
+    do not exceed, and the field's length. The first two are rounded up, to a length that is shorter than the field's by
+    a multiple of 8. (Many models read one token less than a sample has. For a field of length 257, a bucket of 33 is
+    then better than one of 32.)"""
     longest = text.field.longest
     quantiles = np.quantile(np.minimum(text.tokens.sizes[text.rows], longest), (0.5, 0.9))
     return sorted({longest, *(longest - (longest - int(np.ceil(each))) // 8 * 8 for each in quantiles)})
@@ -141,9 +141,9 @@ def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
 
 
 def _check_answers(recipe: Recipe, place: str, text: _Text, *, is_whole: bool) -> Iterator[Diagnostic]:
-    """Warn if answers are often cut off at the length of a sample, or often lack a token that ends them. `place`:
-    dotted path of the field in the recipe. `is_whole`: no text is divided over several samples, because several fields
-    are packed together."""
+    """Warn if answers are often cut off at the length of a sample. Also warn if they often lack a token that ends them.
+    `place`: dotted path of the field in the recipe. `is_whole`: every text stays in one sample, even if the field is
+    packed, because several fields are packed together."""
     num_cut = num_lost = num_ended = num_answers = 0
     last = 0
     for row in text.rows.tolist():
@@ -209,8 +209,9 @@ def _check_terms(recipe: Recipe, texts: dict[str, _Text]) -> Iterator[Diagnostic
 
 
 def _place(recipe: Recipe, term: str, key: str) -> Span:
-    """Return where in the recipe the input or target of the loss `term` is defined. `key`: `input` or `target`. If a
-    node computes it, this is the place of the node. If it is a field, this is the place of `key` in the loss."""
+    """Return the place in the recipe that defines the input or the target of the loss `term`. `key`: which of them,
+    `input` or `target`. It is the place of the node that computes the value. No node computes a field; for a field, it
+    is the place of `key` in the loss."""
     scope, name = recipe.model.scope, str(getattr(recipe.objective.losses[term], key))
     made = scope.outputs.get(name, name).partition(":")[0]
     node = next((node for node in scope.nodes if node.name == made), None)
@@ -231,8 +232,8 @@ def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
 
 
 def _slice_of(scope: Scope, wire: Wire) -> _Slice | None:
-    """Return which slice of a token field a wire (a value in the model's graph) is. Return None if the wire is neither
-    a field nor a slice of a field along its positions."""
+    """Return the slice of a token field that a wire (a value in the model's graph) has. If the wire is a whole field,
+    the slice has all its positions. Return None if the wire is neither a field nor a slice along the positions."""
     name, _, output = wire.partition(":")
     if not output:
         field, _, part = name.partition(".")
@@ -345,9 +346,9 @@ def _follow_layer(node: LayerNode, scope: Scope, way: _Way, ways: dict[Wire, _Wa
 
 
 def _find_reduction(term: Term, *, is_recurrent: bool) -> str:
-    """Return the name of the operation in an expression that reduces the positions of a sequence to one value, such as
-    `mean`, as text for a message. Return "" if there is none. `is_recurrent`: to take the last position is such an
-    operation too, because its value depends on all positions."""
+    """Return the operation of an expression that reduces the positions of a sequence to one value, such as `mean`. The
+    result is its name, as text for a message; "" if there is none. `is_recurrent`: each position depends on the earlier
+    ones. Then to take the last position is such an operation too."""
     if not isinstance(term, Operation):
         return ""
     dims = term.options.get("dim")

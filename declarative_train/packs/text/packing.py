@@ -53,8 +53,8 @@ def pack_together(sizes: Sequence[np.ndarray], lengths: Sequence[int], most: int
     the packing of each field.
 
     `sizes`: for each field, how many tokens each text has, at most the field's length. `lengths`: for each field, how
-    many tokens a sample has. A text may fill different fractions of a sample in the fields. The largest one decides
-    whether the text fits, so that nothing is cut."""
+    many tokens a sample has. A text may fill a larger fraction of the sample in one field than in another. The largest
+    fraction decides whether the text fits, so that nothing is cut."""
     import numpy as np
 
     room = np.max([-(-each * lengths[0] // length) for each, length in zip(sizes, lengths, strict=True)], axis=0)

@@ -63,7 +63,8 @@ class Rendering:
 
     @cached_property
     def _template_of_turns(self) -> Template:
-        """Template changed to mark the text of each iteration of a loop over messages."""
+        """Template that also writes marks (TURN) into the text. They show which text each iteration of a loop over
+        messages has written."""
         return self._compile(_TurnInserter().visit(self._environment.parse(self._text)))
 
     def __call__(self, names: Mapping[str, object]) -> tuple[str, list[tuple[int, int]]]:
@@ -139,9 +140,10 @@ def _extract_spans(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _extract_turns(text: str) -> tuple[str, list[tuple[int | None, int, int]]]:
-    """Remove the marks TURN, which `_TurnInserter` describes, from a rendered text. Return (text, passages between the
-    marks), each passage as (message, begin, end). `message` is the index of the message for which the template writes
-    the passage, or None. Text after an inner loop belongs to the message of the loop around it."""
+    """Remove the marks TURN from a rendered text; `_TurnInserter` describes them. Return (text, passages). The marks
+    divide the text into passages, each as (message, begin, end). `message`: index of the message for which the template
+    writes the passage; None outside loops over messages. In nested loops, text after the inner loop belongs to the
+    message of the outer loop again."""
     kept: list[str] = []
     found: list[tuple[int | None, int, int]] = []
     size = 0

@@ -293,15 +293,16 @@ class TokensField(Field):
         return layout.rows((self.output,), pieces, self.longest, self.pad_of(found))[self.output]
 
     def join_columns(self, values: Sequence[np.ndarray]) -> Sequence[object]:
-        """Return for each row the value that `encode` accepts. It is the text if the field has one column, otherwise a
-        tuple with the value of each key that names a column. `values`: values of the field's columns."""
+        """Return for each row the value that `encode` accepts. If the field has one column, this is the column's value.
+        Otherwise it is a tuple, with one value for each key that names a column. `values`: the values of each column of
+        the field."""
         if len(self._columns) == 1:
             return cast("list[object]", values[0].tolist())
         return list(zip(*(values[place].tolist() for place in self._places.values()), strict=True))
 
     def missing_key(self, value: Any) -> str | None:
-        """Return the first of the keys `column` and `prompt` whose column has no text in a row; None if all have one.
-        `value`: the row's value from `join_columns`."""
+        """Return the key, `column` or `prompt`, whose column has no text in a row. If neither column has one, return
+        `column`; if no text is missing, return None. `value`: what `join_columns` returned for the row."""
         given = self._split_by_key(value)
         return next((key for key in ("column", "prompt") if key in given and given[key] is None), None)
 
@@ -339,9 +340,9 @@ class TokensField(Field):
         return Encoded(tokens, trained, written.unread)
 
     def render(self, text: str, prompt: str | None, tools: str | None, found: Tokenizer) -> chat.RenderedChat:
-        """Return a dialogue rendered with the chat template, with the spans that count in the loss. `text`: the
-        messages as JSON; if there is a `prompt`, only the answer to it. `tools`: JSON schemas as text. Raises
-        ChatError."""
+        """Render a dialogue with the chat template. The result has the text, and the spans that count in the loss.
+        `text`: the messages as JSON, or if there is a `prompt`, only the answer to it. `tools`: JSON schemas as text.
+        Raises ChatError."""
         before = [] if prompt is None else chat.messages(prompt, "user")
         given = [*before, *chat.messages(text, None if prompt is None else chat.ASSISTANT)]
         template = chat.template_text(self.template, found)

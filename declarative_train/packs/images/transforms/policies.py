@@ -104,9 +104,9 @@ _BOTH_WAYS = frozenset(
 def _change(
     drawn: Drawn, level: int, greatest: dict[str, tuple[float, float]]
 ) -> tuple[str, Callable[[int, int], float]]:
-    """Draw a change, such as a rotation. Return its name, and a function from the (height, width) of an image to the
-    amount of the change. `level`: strength of the change, an index of one of the paper's levels. `greatest`: {change:
-    its amounts at the lowest and at the highest level}."""
+    """Draw a change, such as a rotation, from the list of changes. Return its name, and a function (height, width of an
+    image) -> amount of the change. `level`: strength of the change, an index of one of the paper's levels. `greatest`:
+    {change: its amounts at the lowest and at the highest level}."""
     name = list(_CHANGES)[drawn.below(len(_CHANGES))]
     first, last = greatest.get(name, (0.0, 0.0))
     amount = first + (last - first) * level / (_LEVELS - 1)
@@ -126,9 +126,9 @@ def _apply_change(
     greatest: dict[str, tuple[float, float]],
     made: frozenset[str] = frozenset(_CHANGES),
 ) -> list[Any]:
-    """Draw a change, and return the images of a sample after this change. `made`: the changes that may be applied. If
-    another one is drawn, the images are returned unchanged. (For a mask, changes of colour are drawn but not applied,
-    so that the mask uses the same random numbers as its image.) `level`, `greatest`: as in `_change`."""
+    """Draw a change, apply it to the images of a sample, and return the changed images. `made`: the changes that may be
+    applied. If another one is drawn, the images are returned unchanged. (A mask does not change its colours, but must
+    draw the same random numbers as its image.) `level`, `greatest`: as in `_change`."""
     name, amount = _change(drawn, level, greatest)
     return [_CHANGES[name](each, amount(each.height, each.width)) for each in values] if name in made else values
 

@@ -59,10 +59,10 @@ class PeftFolder:
         return [each for each in slices if f"{each.module}.{A}" in self.shapes]
 
     def adapter_of(self, slices: Sequence[Slice], kind: str, make: Callable[..., T], dropout: float) -> T | None:
-        """Return the adapter of dtrain's linear map that consists of `slices`, linear maps of the model that PEFT
-        adapted. Return None if the folder has no adapter for any of them. `make`: function that creates the adapter
-        from the folder's settings. `kind`: type of the adapter, `lora` or `dora`. Raises PublishedError, also if the
-        folder's adapters have another type."""
+        """Return the adapter of one linear map of dtrain. `slices`: its parts, which are separate linear maps in the
+        model that PEFT adapted. Return None if the folder has no adapter for any of them. `make`: function that creates
+        the adapter from the folder's settings. `kind`: the adapter's type in the recipe, `lora` or `dora`. Raises
+        PublishedError if the folder's adapters have another type, or if the parts differ in rank or alpha."""
         present = self.find_adapted(slices)
         if not present:
             return None

@@ -116,9 +116,9 @@ def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dic
 
 
 def _length(config: Mapping[str, Any], scaling: Mapping[str, Any], before: object) -> dict[str, Any]:
-    """Return {key of the config: number of positions} for the new `scaling` of rotary positions. The number is the
-    scaling factor times the length of the model without scaling. Return {} if this length is unknown. `before`: scaling
-    in `config`, or None."""
+    """Return {key of the config: number of positions} that the rotary scaling `scaling` allows. This is the length of
+    the model without scaling, times the factor of `scaling`. Return {} if the length without scaling is unknown.
+    `before`: the scaling in `config`, from which that length may be computed; None if there is none."""
     plain = config.get("max_position_embeddings")
     if isinstance(before, Mapping) and plain is not None:
         plain = before.get("original_length", plain / before["factor"])

@@ -131,8 +131,8 @@ class LibraryLayer(Layer):
         return None
 
     def persistent(self, inputs: Inputs) -> dict[str, torch.Tensor]:
-        """Return {name: value} for the buffers that the model's files contain. Return {} if the files cannot be read
-        any longer, because the values then come from a checkpoint."""
+        """Return {name: value} for the buffers whose values are in the model's files. Return {} if there are no files.
+        Also return {} if the files cannot be read any longer, because the values then come from a checkpoint."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         module = bare(self, inputs)
@@ -161,10 +161,10 @@ class LibraryLayer(Layer):
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)
 
     def _count_elements(self, inputs: Inputs, matrices: Sequence[Weight]) -> tuple[list[int], int]:
-        """Return (own, whole) for the parameters `matrices`. `own`: for each parameter, how many elements this rank
-        multiplies with. `whole`: how many elements all of them have together, undivided. Stacked experts that are
-        divided over the axis `expert` count as undivided in `own`, because a rank computes its experts for the rows of
-        other ranks too."""
+        """Return (own, whole) for the weights `matrices`. `own`: for each weight, how many elements this rank
+        multiplies with. `whole`: how many elements all these weights have together, in the undivided model. If the axis
+        `expert` divides a weight of stacked experts, `own` counts all experts, because a rank computes its experts for
+        the rows of other ranks too."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         shapes = {name: item.shape for name, item in bare(self, inputs).named_parameters(remove_duplicate=False)}
@@ -176,10 +176,10 @@ class LibraryLayer(Layer):
         return own, max(1, whole)
 
     def products(self, use: Use) -> list[Product]:
-        """Return the matrix products of a forward. torch counts the operations of the whole model in a trace on tensors
-        without values. They become two products, of the trained and of the frozen weights, in proportion to their
-        sizes. If there is only one weight, or the forward cannot be traced, each weight counts as one product with all
-        vectors of the first input."""
+        """Return the matrix products of a forward. A trace on tensors without values counts the operations of the whole
+        model. They become two products, one for all trained and one for all frozen weights, in proportion to the
+        elements of these weights. If there is only one weight, or the forward cannot be traced, there is one product
+        for each weight: the weight times all vectors of the first input."""
         from declarative_train.packs.pretrained.libraries.modules.node import forward_flops
 
         sides = int(any(use.graded.values()) or use.is_inner_graded)

@@ -294,9 +294,9 @@ class Transformers(LibraryLayer):
         return super().build(inputs) if self._part is None else build_part(self, self._part)
 
     def products(self, use: Use) -> list[Product]:
-        """Return the matrix products of a forward. If the node is only a part of a model, as in a pipeline, each weight
-        gets a share of the whole model's operations in proportion to its elements. A part that reads ids has no
-        products, because it only looks up an embedding."""
+        """Return the matrix products of a forward. In a pipeline, the node may be only a part of a model. Each weight
+        of a part then gets a share of the whole model's operations, in proportion to its elements. A part that reads
+        ids has no products, because it only looks up an embedding."""
         if self._part is None:
             return super().products(use)
         from declarative_train.packs.pretrained.libraries.modules.parts import count_operations
@@ -328,8 +328,8 @@ def _hide_bars() -> Iterator[None]:
 
 
 def _float(found: dict[str, Any]) -> Any:
-    """Return the float for which `found`, an object in transformers' config.json such as `{"__float__": "Infinity"}`,
-    is written, because JSON has no infinity. Return any other object unchanged."""
+    """Return the float that `found` stands for. In transformers' config.json, infinity is an object such as
+    `{"__float__": "Infinity"}`, because JSON has no infinity. Return any other object unchanged."""
     return float(found["__float__"]) if found.keys() == {"__float__"} else found
 
 

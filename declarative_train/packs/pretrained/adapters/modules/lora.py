@@ -123,9 +123,10 @@ class LoraLinear(nn.Linear):
         _write(self.lora_magnitude_vector, lengths)
 
     def _add_parts(self, y: Tensor, z: Tensor) -> Tensor:
-        """Return y (..., out) plus the changes by the adapters of several joined maps. `split` has the range of rows of
-        each map. `z`: x times A, (..., number of maps * rank). For each map, its rows of B times its part of z are
-        added to its rows of y. Other rows of y stay unchanged."""
+        """Return `y` (..., out), the output of several joined maps, plus the changes by their adapters. `self.split`:
+        the range of rows of each map that has an adapter. `z`: x times A, (..., number of these maps * rank). Each
+        range of `y` changes by the map's part of `z` times the map's rows of B, scaled. The rest of `y` stays
+        unchanged."""
         assert self.split is not None
         found, done, first_b = [], 0, 0
         for (first, last), part in zip(self.split, z.chunk(len(self.split), -1), strict=True):

@@ -111,9 +111,9 @@ def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Nam
 
 
 def _gives_rows(converter: Any, names: Names, shape: tuple[int, ...]) -> bool:
-    """Return whether rows of a converter's result can be computed separately: row i is made only from the i-th tensor
-    of each pattern in `names`. This is so if the converter stacks tensors, such as those of experts. `shape`: shape of
-    the result."""
+    """Return whether row i of a converter's result is made only from the i-th tensor of each pattern in `names`. Then
+    each row can be computed alone. This is so if the converter stacks tensors, such as those of experts, and does
+    nothing else along the first dimension. `shape`: shape of the result."""
     from transformers.core_model_loading import Concatenate, MergeModulelist
 
     first, *others = converter.operations

@@ -190,8 +190,9 @@ class _NoPeers:
 def _trace(
     layer: LibraryInterface, inputs: Inputs, size: int, cuts: Mapping[str, LayerCut]
 ) -> dict[str, tuple[int, ...]]:
-    """Run a forward without values. Return a dict from each submodule with parameters to the shape of the first tensor
-    that it reads; the key "" has the shape of the model's output. `cuts`: divisions of submodules over `size` ranks."""
+    """Run a forward on tensors without values, with the model divided over `size` ranks. `cuts`: {path of a submodule:
+    its division}. Return {path of a submodule: shape of the first tensor that it reads} for the submodules that have
+    parameters. The key "" has the shape of the model's output."""
     with torch.device("meta"):
         module = build_node(layer, inputs).eval()
     peers: Any = _NoPeers(size)
@@ -213,8 +214,9 @@ def call_without_values(
     *,
     is_graded: bool = False,
 ) -> Tensor:
-    """Run a forward on fake tensors and return its output. For each submodule with parameters, `note(path, tensors)` is
-    called with the tensors that it reads. `is_graded`: the forward runs with autograd."""
+    """Run a forward on fake tensors and return its output. `note`: function (path, tensors) that is called for each
+    submodule with parameters, with the tensors that this submodule reads. `is_graded`: whether autograd records the
+    forward."""
     if callable(choose := getattr(module, "set_experts_implementation", None)):
         choose("batched_mm")  # the grouped product does not accept every width
 
