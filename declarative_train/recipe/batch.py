@@ -9,8 +9,8 @@ from declarative_train.recipe.sections.training import Training
 
 
 def data_parallel_size(parallelism: Parallelism, layout: Layout) -> int:
-    """Return how many ranks process different samples of one batch. In the mode `dp`, which has one rank, it is the
-    number of devices."""
+    """Return how many ranks process different samples of one batch. The mode `dp` has a single rank with several
+    devices; for it, return the number of devices."""
     return parallelism.data_parallel_size(layout.num_gpus)
 
 

@@ -148,8 +148,8 @@ def _find_home(known: MappingABC[str, type[C]], model: type[C], name: str, near:
 
 
 class _Children:
-    """Values in a mapping that are sections or components. They are read here, before pydantic reads the other values.
-    `names`: the keys of these values. `given`: {key: section or component} for those without errors."""
+    """Reader of the sections and components in a mapping. It reads them before pydantic reads the other values.
+    `names`: the keys whose values it has read. `given`: {key: section or component} for those without errors."""
 
     def __init__(self) -> None:
         self.given: dict[str, object] = {}

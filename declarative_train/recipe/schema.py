@@ -184,8 +184,8 @@ class _Definitions:
         """Add `$defs/NAME`: a mapping in which the value of `key` decides which other keys are allowed.
 
         `branches`: {value of `key`: schema of the mapping}. `about`: {"description": text about the mapping}, or {}.
-        `others`: schema of further values that `key` may have. With such a value, the mapping may have any other keys.
-        """
+        `others`: schema of the values of `key` that are not in `branches`, such as a template. With such a value, the
+        mapping may have any other keys."""
         tests: list[Schema] = []
         default = branches.get("tensor")
         for kind, branch in sorted(branches.items()):

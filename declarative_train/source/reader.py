@@ -69,7 +69,8 @@ def explain_os_error(problem: OSError) -> str:
 
 
 def find_siblings(path: str, typed: str) -> Iterator[str]:
-    """Yield the YAML files in the folder of `path`, written relative or absolute as the user wrote `typed`."""
+    """Yield the paths of the YAML files in the folder of `path`. `typed`: `path` as the user wrote it. The results are
+    relative or absolute, as `typed` is."""
     folder = Path(path).parent
     try:
         names = sorted(item.name for item in folder.iterdir() if item.suffix in (".yaml", ".yml"))

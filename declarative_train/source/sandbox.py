@@ -185,8 +185,8 @@ def check(tree: nodes.Template) -> None:
 
 
 def only_value(tree: nodes.Template) -> nodes.Expr | None:
-    """Return the expression if a template is exactly one `{{ }}`, else None. A final newline (from a block scalar) is
-    ignored."""
+    """Return the expression in `{{ }}` if the template contains nothing else, else None. Newlines outside of `{{ }}`,
+    such as the last one of a block scalar, are ignored."""
     parts = [part for node in tree.body for part in (node.nodes if isinstance(node, nodes.Output) else [node])]
     shown = [part for part in parts if not (isinstance(part, nodes.TemplateData) and not part.data.strip("\n"))]
     only = shown[0] if len(shown) == 1 else None

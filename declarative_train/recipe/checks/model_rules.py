@@ -280,7 +280,8 @@ def _walk(frame: _Frame, wire: Wire) -> Iterator[tuple[_Frame, str, LayerNode | 
 
 
 def _find_first(node: object) -> Wire | None:
-    """Return the wire of the sequence from which a node takes only the first position. None for every other node."""
+    """Return the wire of the sequence of which a node takes only the first position. Such a node is a `sequence_pool`
+    with `mode: first`, or a slice such as `[:, 0]`. None for every other node."""
     if isinstance(node, LayerNode) and node.layer.type == "sequence_pool":
         return node.inputs.get("x") if getattr(node.layer, "mode", "") == "first" else None
     root = node.expression.root if isinstance(node, ExpressionNode) else None
@@ -292,8 +293,9 @@ def _find_first(node: object) -> Wire | None:
 
 
 def _sees_no_later(frame: _Frame, wire: Wire) -> bool:
-    """Return whether the sequence `wire` is computed with at least one causal layer, and without any layer or
-    expression through which a position could depend on later positions."""
+    """Return True if two conditions hold for the layers and expressions from which the sequence `wire` is computed. At
+    least one of the layers is causal, and none of the layers and expressions can make a position depend on later
+    positions."""
     is_causal = False
     for _, output, node in _walk(frame, wire):
         if isinstance(node, ExpressionNode):

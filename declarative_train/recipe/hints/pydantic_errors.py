@@ -87,8 +87,8 @@ class Reading(NamedTuple):
 
 
 def explain(errors: Iterable[Any], kept: Mapping, place: Span, reading: Reading) -> list[Diagnostic]:
-    """Return the diagnostics for pydantic's errors about a mapping. `kept`: the mapping as pydantic received it, which
-    is without the entries whose errors are already reported. `place`: span at which missing keys are reported.
+    """Return the diagnostics for pydantic's errors about a mapping. `kept`: the mapping that pydantic validated.
+    Entries whose errors were reported before are not in it. `place`: span at which missing keys are reported.
     `reading`: the arguments of `validate`."""
     problems = _drop_echoes([_place(error, kept, place) for error in errors], reading)
     return [_diagnostic(problem, reading) for problem in _choose(problems)]

@@ -57,10 +57,12 @@ def params_read(node: Node) -> set[str]:
 
 
 def move_outside(written: Node, rendered: Node, spans: MappingABC[str, Span]) -> Node:
-    """Return a copy of `rendered`, a node of a shipped block, in which values that come from the recipe point to the
-    recipe. A value comes from the recipe if its template reads exactly one block parameter, which is in `spans`. Other
-    values keep their span. `written`: the node before its templates were rendered. `spans`: {block parameter: span of
-    its value in the recipe}."""
+    """Return a copy of `rendered`, a node of a shipped block, in which some values have a span in the recipe. These are
+    the values whose template reads exactly one block parameter, if `spans` has this parameter. They get its span. Other
+    values keep their span.
+
+    `written`: the node before its templates were rendered. `spans`: {block parameter: span of its value in the recipe}.
+    """
     if written is rendered or not spans:
         return rendered
     if isinstance(written, Scalar):

@@ -296,9 +296,8 @@ class TypeLibrary:
         return block
 
     def is_broken(self, name: str) -> bool:
-        """Return True if `name` is that of a block with errors, which are already reported. Call it only for a name for
-        which `find` returns None.
-        """
+        """Return True if there is a block with this name, but with errors, which are already reported. Call it only for
+        a name for which `find` returns None."""
         return name in self._shipped or (name in self._blocks and self._blocks[name] is None)
 
     def types(self) -> list[str]:

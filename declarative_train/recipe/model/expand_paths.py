@@ -14,11 +14,11 @@ Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a g
 
 
 def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
-    """Return a copy of a graph in which every node has its path, and the entries `parameters` of all blocks inside the
-    graph. Entries of an inner block come before those of the block around it.
+    """Return (graph, rules). `graph`: a copy of `scope` in which every node, also inside blocks, has its path. The path
+    is `prefix` followed by the name of the node. `rules`: the entries `parameters` of all blocks in the graph. Entries
+    of an inner block come before those of the block around it.
 
-    The path of a node is `prefix` followed by its name. `opened`: {`id()` of the graph of a block: (definition of the
-    block, variables of its templates)}."""
+    `opened`: {`id()` of the graph of a block: (definition of the block, variables of its templates)}."""
     nodes: list[ModelNode] = []
     rules: list[BlockRules] = []
     for node in scope.nodes:

@@ -144,9 +144,9 @@ def bind(
     """Return {input: reference} for the connected inputs of a node, and errors.
 
     `wanted`: the references that the node writes. `ports`: the inputs that the node can have. `kind`: name of its type,
-    for messages. `above`: reference to the node above. The first input gets it if the node does not connect this input.
-    The inputs of a variadic port are named `NAME.0`, `NAME.1`, ... Missing required inputs are not errors here:
-    `open_required` lists them."""
+    for messages. `above`: reference to the node above; None if there is none. If `wanted` does not connect the first
+    input, this input gets the reference `above`. The inputs of a variadic port are named `NAME.0`, `NAME.1`, ...
+    Missing required inputs are not errors here: `open_required` lists them."""
     bound: dict[str, Edge | None] = {}
     diagnostics: list[Diagnostic] = []
     for position, edge in enumerate(wanted.listed):

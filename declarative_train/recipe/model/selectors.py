@@ -88,11 +88,11 @@ def _name(text: str) -> str:
 class ParameterRule(NamedTuple):
     """Entry of `model.parameters`, or of `parameters` in a block: a selector and its settings.
 
-    `prefix`: path of the node whose type is the block; "" for an entry of `model.parameters`. `by_index`: the settings
-    as written, if a template in them reads `index`, the index of a `repeat` copy; else None. They are rendered for each
-    copy by `templates`, with the variables `names`. `may_miss`: whether the selector may match no parameter, as in a
-    shipped block. `only`: the keys of the settings that apply; None: all. `added`: components of plugins. `paths`:
-    makes paths in the settings absolute."""
+    `prefix`: path of the node whose type is the block; "" for an entry of `model.parameters`. `by_index`: None, except
+    if a template in the settings reads `index`, the index of a `repeat` copy. Then it has the settings as written, and
+    `templates` renders them for each copy, with the variables `names`. `may_miss`: whether the selector may match no
+    parameter, as in a shipped block. `only`: the keys of the settings that apply; None: all. `added`: components of
+    plugins. `paths`: makes paths in the settings absolute."""
 
     selector: str
     span: Span
@@ -241,11 +241,11 @@ def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
 
 
 def check_rules(rules: Iterable[ParameterRule], names: Iterable[str]) -> Iterator[Diagnostic]:
-    """Yield an error for each entry whose selector matches no parameter. Also yield the errors of settings that depend
-    on `index`, which can only be rendered now (`ParameterRule.problems`).
+    """Yield an error for each entry whose selector matches no parameter. `names`: names of all parameters. If a block
+    is used several times, `rules` has each entry of the block several times, and only one of them needs to match.
 
-    `names`: names of all parameters. If a block is used several times, `rules` has each entry of the block several
-    times, and only one of them needs to match."""
+    Also yield the errors of settings that depend on `index`, because they are rendered only here
+    (`ParameterRule.problems`)."""
     known, rules = tuple(names), tuple(rules)
     met = {rule.span for rule in rules if rule.may_miss or any(rule.match(name) is not None for name in known)}
     for rule in rules:

@@ -148,9 +148,8 @@ def num_nodes(scope: Scope) -> int:
 
 
 def inputs_before(scope: Scope, names: set[str]) -> set[str]:
-    """Return the inputs of a graph on which `names` depend, directly or through nodes. `names`: names of nodes or of
-    inputs. An input in `names` is in the result.
-    """
+    """Return the inputs of a graph from which `names` are computed, directly or through nodes. `names`: names of nodes
+    or of inputs. An input in `names` is itself in the result."""
     wanted, found = set(names), names - {node.name for node in scope.nodes}
     for node in reversed(scope.nodes):
         if node.name in wanted:

@@ -127,8 +127,8 @@ class Axes(Section):
         return self.mode if self == of_word(self.mode) else None
 
     def with_defaults(self) -> Self:
-        """Return a copy in which `data.reshard` is set if parameters are sharded and there is no pipeline; only then
-        the key has an effect."""
+        """Return a copy in which `data.reshard` is set, to its default if the recipe omits it. Return these axes
+        unchanged if the key would have no effect: if parameters are not sharded, or if there is a pipeline."""
         if self.data is None or self.reshard is None or self.pipeline is not None:
             return self
         return self.model_copy(update={"data": self.data.model_copy(update={"reshard": self.reshard})})
