@@ -102,11 +102,11 @@ class AfterStep:
         yield from self.report_saved(ends=ends)
 
     def report_saved(self, *, wait: bool = False, ends: bool = False) -> Iterator[Event]:
-        """If a save was started and is now complete, yield its event. If the save cannot go on, yield a warning with
+        """If a save was started and is now complete, yield its event. If it cannot be written yet, yield a warning with
         the reason, once. `wait`: wait until the save is complete.
 
-        A save that failed raises its error. If the recipe allows failed saves, it only yields a warning, but not if
-        `ends`. `ends`: no step follows."""
+        If the save failed, raise its error. If the recipe allows failed saves and more steps follow, yield a warning
+        instead. `ends`: no step follows."""
         if self._under_way is None:
             return
         if self._checkpoints.is_writing and not wait:

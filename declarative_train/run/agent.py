@@ -101,7 +101,9 @@ class Agent:
                 self._wait()
 
     def code_if_stopped(self) -> int:
-        """Return the exit code for a run that a signal stopped while no ranks were running."""
+        """Return the exit code for a run that a signal stopped while no ranks were running. If this node took part in a
+        round before (a start of all ranks), the code says that the run can be resumed. Otherwise it is that of a
+        process that the signal killed."""
         return code_without_save(False, self.watch.number) if self.status.run is None else EXIT_STOPPED
 
     def _wait(self) -> None:
@@ -118,8 +120,8 @@ class Agent:
                     return
 
     def _look(self) -> Order:
-        """Send this agent's status to the coordinator and return its order. At most one exchange happens in `LOOK_S`
-        seconds; a call before that returns the last order. Raises Refused if the coordinator does not accept this
+        """Send this agent's status to the coordinator, receive its order, and return this order. If this was done less
+        than `LOOK_S` seconds ago, only return the last order. Raises Refused if the coordinator does not accept this
         agent."""
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
@@ -133,8 +135,8 @@ class Agent:
         return self._order
 
     def begin(self) -> None:
-        """Prepare to register with the coordinator, which may have been restarted. This gives the status a new agent
-        name and removes its last round and result."""
+        """Prepare to register with the coordinator, which may have been restarted and then knows no agent. Give this
+        agent a new name, and remove the last round and its result from its status."""
         self.status = replace(self.status, agent=f"{self.status.node}-{secrets.token_hex(4)}", round=0, result=None)
         self._order, self._looked_s = Order("wait"), 0.0
 

@@ -244,8 +244,8 @@ class Checkpoints:
             retry(lambda: self.store.retain(snapshot.keep, snapshot.best_step))
 
     def _by_one_rank(self, num_bytes: int) -> bool:
-        """Return whether rank 0 alone writes the checkpoint. This needs two things. Every rank has the whole model. The
-        checkpoint is small (`num_bytes`), or it is written in the background, where the time of a save matters less."""
+        """Return whether rank 0 alone writes the checkpoint. Every rank must have the whole model. Also, the checkpoint
+        must be small (`num_bytes`) or be written in the background, where the time of a save matters less."""
         return self._engine.is_replicated and (self._background or num_bytes <= BY_ONE_RANK_BYTES)
 
     def at(self, step: int) -> CheckpointEntry:
@@ -337,9 +337,9 @@ class Checkpoints:
         self._engine.optimizer.load(state)
 
     def _find_cut(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, RankCut]:
-        """For the tensors that are divided over the axis `tensor` or `expert`, return a dict from the key to the part
-        that this rank has of the whole tensor. Such tensors are parameters, their averages, and optimizer state of the
-        same shape. Other keys of `tensors` are not in the dict."""
+        """Return a dict from the key of a tensor to the part of the whole tensor that this rank has. It contains only
+        tensors that are divided over the axis `tensor` or `expert`: parameters, their moving averages, and optimizer
+        state of the same shape. `tensors`: the tensors by key; others among them are left out."""
         found = {}
         for key, tensor in tensors.items():
             name = key.partition("/")[2]
@@ -374,8 +374,8 @@ class Checkpoints:
 
 
 def copy_to_host(tensors: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return copies of the tensors in host memory; of a sharded tensor, only this rank's shard. `buffers`: copies of
-    the last save, which are reused where shape and dtype fit, because allocating memory takes longer than copying."""
+    """Return copies of `tensors` in host memory; of a sharded tensor, only this rank's shard. `buffers`: the copies of
+    the last save. If shape and dtype fit, they are overwritten, which is faster than allocating memory."""
     copies: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         source, kept = tensor.detach(), buffers.get(name)
@@ -432,9 +432,9 @@ def optimizer_entries(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str
 def empty_like(
     parameter: torch.Tensor, size: torch.Size, dtype: torch.dtype, cut: RankCut | None = None
 ) -> torch.Tensor:
-    """Return a tensor of zeros into which one tensor of a parameter's optimizer state is loaded. `size`: shape of this
-    state in the checkpoint. `cut`: which part of the whole parameter this rank has; None: the parameter is not cut.
-    State with the shape of the whole parameter is divided and sharded like `parameter`, other state is not."""
+    """Return a tensor of zeros, into which optimizer state of a parameter is loaded. `size`: shape of the state in the
+    checkpoint. `cut`: which part of the whole parameter this rank has; None: the parameter is not cut. If `size` is the
+    whole parameter's shape, the result is divided and sharded like `parameter`. Otherwise its shape is `size`."""
     if tuple(size) == (tuple(parameter.shape) if cut is None else cut.whole_shape(parameter.shape)):
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
     return torch.zeros(size, dtype=dtype, device=parameter.device)

@@ -142,9 +142,9 @@ class _ClassOutput:
         *,
         is_named: bool,
     ) -> ClassesPredicted:
-        """Sum the counts over the ranks. Return an event with the sums and with the predictions for the chosen samples.
+        """Return an event with the confusion matrix, summed over the ranks, and the predictions for the chosen samples.
         `about`: name of the set, and step. `wanted`: indices of the chosen samples in the set. `pictures`: their
-        images, or None. `is_named`: whether the event names the target, because several outputs predict classes."""
+        images, or None. `is_named`: several outputs predict classes, so the event must name the target."""
         name, step = about
         table = ranks.sum(self._table)[:-1].view(self._num, self._num).tolist()
         answers = ranks.sum(self._answers).tolist() if self._has_answers else []

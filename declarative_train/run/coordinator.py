@@ -132,8 +132,9 @@ class Coordinator:
                 self._seen[status.node] = replace(self._seen[status.node], status=status, changed_s=now_s)
 
     def _admit(self, status: NodeStatus, now_s: float) -> None:
-        """Register a new agent. If an agent with the same node index is registered and has not left, only one of the
-        two can stay. The new one replaces the old one, but node 0 keeps the old one. The other agent is refused."""
+        """Register a new agent. If an agent with the same node index is registered and has not left, one of the two is
+        refused. For node 0 this is the new agent. For any other node it is the old agent, which the new one
+        replaces."""
         before = self._seen.get(status.node)
         if before is not None and not before.status.has_left:
             loser, winner = (status, before.status) if status.node == 0 else (before.status, status)
@@ -289,9 +290,9 @@ class Coordinator:
         return {rank.rank: str(self._places[rank.node]) for rank in self._job.plan.layout.ranks}
 
     def _may_grow(self, now_s: float) -> bool:
-        """Return whether the next round (a start of all ranks) could use more nodes than this one. More nodes must be
-        present, and none of them may have arrived just now. For at least one larger number of nodes, it must still be
-        possible that the recipe has a plan."""
+        """Return whether the next round (a start of all ranks) could use more nodes than this one. Three conditions
+        must hold. More nodes are present. None of the present nodes arrived in the last `SETTLE_S` seconds. For one of
+        the larger numbers of nodes, no compilation has shown yet that the recipe has no plan."""
         present = self._present(now_s)
         most = min(len(present), self._session.num_nodes)
         is_settled = now_s > max(seen.since_s for seen in present) + SETTLE_S
@@ -329,7 +330,8 @@ class Coordinator:
         self._send(Order("end", self._number, self._order.agents))
 
     def _close(self, now_s: float) -> None:
-        """Call `_decide` when the ranks have ended on all nodes that answer, or when this takes too long."""
+        """Call `_decide` as soon as the round (a start of all ranks) has ended on all nodes that answer, or when this
+        takes longer than `CLOSING_S` seconds."""
         results = self._results()
         going = [
             place

@@ -47,8 +47,9 @@ class Beat:
     count       number of batches so far
     is_saving   the rank saves a checkpoint
     collective  the collective in which the rank waits, or ""
-    looks       how often the heartbeat thread has looked at the rank in training, without the time of saves
-    busy        in how many of these looks the rank was not waiting in a collective
+    looks       how many times the heartbeat thread has checked whether the rank waits in a collective; it does not
+                check before the first step has ended and during saves
+    busy        how many of these checks found that the rank was not waiting
     """
 
     rank: int
@@ -155,8 +156,8 @@ class Pace:
     _looks: list[tuple[int, int]] = field(default_factory=list)  # `looks` and `busy` of earlier heartbeats
 
     def add(self, beat: Beat, now_s: float) -> None:
-        """Add the newest heartbeat; it may be the one that was added before. `now_s`: current time of
-        `time.monotonic`."""
+        """Update speed and progress from the rank's newest heartbeat. It may be the same heartbeat as in the last call,
+        if there is no newer one. `now_s`: current time of `time.monotonic`."""
         before = self.beat
         is_new = before is None or before.number != beat.number
         if is_new:
@@ -193,8 +194,8 @@ class Pace:
 
     @property
     def warn_s(self) -> float:
-        """Seconds without progress that are unusually long, compared with the steps so far. Before the first step has
-        ended, which may take long, it is `end_s`."""
+        """Seconds without progress after which a warning is printed: many times the median time of a step, at least
+        `LEAST_S` and at most `end_s`. Before the first step has ended, which may take long, it is `end_s`."""
         if not self._steps_s:
             return self.end_s
         return min(self.end_s, max(LEAST_S, MANY_STEPS * median(self._steps_s)))

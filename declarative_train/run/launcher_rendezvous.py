@@ -35,8 +35,8 @@ def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, 
     this rank. Raises RunFailure if the launcher set no address, or if ranks do not start in time.
 
     torchrun keeps its store when it restarts ranks, so entries of an earlier start must be told apart. Each process
-    draws a number from a counter. Rank 0 answers each number with its own number, which is then the prefix of all keys
-    of this start."""
+    draws a number from a counter in the store. The number of rank 0 is the prefix of all keys of this start. Each other
+    process waits until rank 0 has stored this prefix under the process's own number."""
     from torch.distributed.distributed_c10d import PrefixStore
 
     lasting = PrefixStore("dtrain", _reach(rank))

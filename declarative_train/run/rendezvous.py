@@ -166,7 +166,7 @@ class NodeRendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """True: the ranks find each other's addresses in the store that the agents use. They need no second store."""
+        """True: the ranks use the agents' key-value store to find each other's addresses, and open no second store."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:

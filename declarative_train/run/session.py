@@ -78,8 +78,8 @@ class Session:
 
     def _plan_for(self, num_nodes: int) -> Plan | None:
         """Return the plan for this number of nodes, or None if the recipe has none. The plan for a number is compiled
-        only once. It has the range of nodes, the number of restarts and the settings of the plan with which the session
-        began."""
+        only once. Three things are taken from the plan with which the session began: the range of nodes, the number of
+        restarts, and the settings."""
         if num_nodes not in self._plans:
             assert self._recompile is not None
             found, asked = self._recompile(num_nodes), self.plan

@@ -181,9 +181,9 @@ class StopRequest:
 
 
 def code_without_save(loses: bool, number: int | None) -> int:
-    """Return the exit code of a run that a signal stopped and that saved no checkpoint. `loses`: steps are lost, so the
-    code is that of a failed run. Otherwise the code is that of a process that a signal killed. `number`: this signal;
-    None: SIGTERM."""
+    """Return the exit code of a run that a signal stopped and that saved no checkpoint. `loses`: completed steps are
+    lost. Then the code is that of a failed run. Otherwise it is 128 plus the signal's number, as for a process that the
+    signal killed. `number`: the signal's number; None: that of SIGTERM."""
     return EXIT_FAILED if loses else SIGNALLED + (number or signal.SIGTERM)
 
 

@@ -79,8 +79,8 @@ class RankedStep:
     after: Tensors
 
     def combine(self, name: str, *, mean: bool) -> torch.Tensor:
-        """Return the gradient of a shown parameter before clipping, combined over the ranks: their sum, or with `mean`
-        their mean."""
+        """Return the gradient of the parameter `name`, before clipping, combined over the data-parallel ranks. The
+        parameter must be one of `shown`. `mean`: return the mean over the ranks instead of the sum."""
         parts = torch.stack([part.gradients[name] for part in self.parts])
         return parts.mean(0) if mean else parts.sum(0)
 
@@ -134,9 +134,9 @@ def compute_ranked_step(plan: Plan) -> RankedStep:
 
 
 def _shrink(plan: Plan, rows: int) -> Plan:
-    """Return the plan changed for one process and a small batch. Each data-parallel rank becomes one accumulation step,
-    which has `rows` rows. The values that one pipeline stage sends to another become outputs of the graph, so that they
-    can be shown."""
+    """Return the plan changed for one process, float32 and a small batch. Each data-parallel rank becomes one
+    accumulation step of `rows` rows. With a pipeline, the values that stages send to each other become outputs of the
+    graph, so that they can be shown."""
     num_parts = plan.batch.data_parallel_size
     batch = replace(
         plan.batch,

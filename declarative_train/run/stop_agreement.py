@@ -33,8 +33,9 @@ class StopAgreement:
 
     def check(self, exchange: Exchange, *, is_due: bool) -> Reason | None:
         """Return the reason to stop after this step, or None. All ranks must call this after each step, and all get the
-        same result. `exchange`: function that sums numbers over the ranks, together with the losses. `is_due`: the run
-        logs after this step, so the losses are summed anyway."""
+        same result. Several ranks agree only after some of the steps. `exchange`: function that sums numbers over the
+        ranks, together with the losses. `is_due`: the run logs after this step and sums the losses anyway, so the ranks
+        agree now."""
         if self._num_ranks == 1:
             if self._asked() or self._max_time_s is not None:
                 self.reason = self._mine(time.monotonic())

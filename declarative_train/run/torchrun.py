@@ -143,7 +143,8 @@ def _exit_late(context: FailureContext, watch: StopRequest) -> None:
 
 
 def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
-    """Print which ranks do not answer. Of the ranks that wait for them, only the lowest prints. `hosts`: the machine of
+    """Print which ranks do not answer. The ranks that waited for them have written failure reports. Of these ranks,
+    only the lowest prints. If the machines do not share the folder of the reports, none prints. `hosts`: the machine of
     each rank."""
     failures = read_failures(job.failures_dir)
     is_shared = len(set(hosts)) == 1 or (job.plan.checkpoint is not None and job.place.elsewhere is None)
@@ -197,8 +198,8 @@ def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], sto
 
 
 class _Broadcaster:
-    """Sender of rank 0's messages to all ranks. It first sends checkpoints, of which each rank checks a share, and then
-    the job."""
+    """Sender of messages from rank 0 to all ranks. First, `damage` may be called several times: all ranks help to check
+    a checkpoint. The last call is `send`, which sends the job."""
 
     def __init__(self, store: Store, world: int) -> None:
         self.store = store
@@ -224,8 +225,9 @@ class _Broadcaster:
 
 
 def _receive(store: Store, rank: int, host: str) -> BroadcastJob:
-    """Return the job that rank 0 sends. Before the job, rank 0 may ask the ranks to check a checkpoint for damage. Then
-    this rank reads the files that rank 0 assigns to it, and sends back the damage that it finds, or None."""
+    """Wait for the job from rank 0 and return it. Before that, rank 0 may check checkpoints for damage with the help of
+    the other ranks. Each of them reads the files that rank 0 assigns to it, and sends back the damage that it finds, or
+    None."""
     for number in count():
         if take(store, f"message/{number}") == JOB:
             job: BroadcastJob = take_once(store, JOB, host)

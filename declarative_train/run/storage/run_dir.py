@@ -268,9 +268,9 @@ def _time_of_next(runs: Path) -> str:
 
 
 def _label(plan: Plan, runs: Path) -> str:
-    """Return the last part of a new folder's name: the mode, the main settings from the command line, and the main
-    settings that differ from those of the first run in `runs`. As long as the first run exists, the same recipe always
-    gets the same label."""
+    """Return the last part of a new folder's name. It consists of the mode, the main settings from the command line,
+    and the main settings that differ from those of the oldest run in `runs`. As long as this run exists, the same
+    recipe always gets the same label."""
     asked = select_overridden(plan.overrides, plan.settings)
     for path in sorted(runs.iterdir()):
         first = read_run(path).get("settings")
@@ -285,9 +285,9 @@ def _label(plan: Plan, runs: Path) -> str:
 
 
 def _find_in_folder(folder: Path, resumes: bool, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return the checkpoint to start from, for a `folder` that the user chose as the run's folder. `resumes`: the user
-    asked to continue the run in it. If there is no checkpoint in it, or if `resumes` is False, the ResumePoint has no
-    checkpoint. Raises RunFailure if `resumes` is False and the folder already has a run."""
+    """Return where a run starts. `folder`: the run's folder, which the user chose. `resumes`: the user asked to
+    continue the run in it. If so, the run starts from the newest undamaged checkpoint in it, or from the beginning if
+    there is none. If not, the run starts from the beginning; a RunFailure is raised if the folder already has a run."""
     if not resumes:
         if (folder / PLAN).exists() or (folder / CHECKPOINTS).exists():  # wherever its checkpoints are, it has a plan
             raise RunFailure(

@@ -95,8 +95,9 @@ def _compile(mode: str, number: int, num_ranks: int) -> Probe:
 
 
 def fit_to_steps(machine: Machine, probes: dict[Step, Probe]) -> Machine:
-    """Return the machine with each constant of `STEPS` fitted to the measured times of the probes, and with the
-    measured time of the optimizer per tensor. All ranks call this function at the same time."""
+    """Return `machine` with constants that fit measured training steps. Each constant in `STEPS` is fitted to the
+    measured time of its probe, and left unchanged if `probes` lacks this probe. The optimizer's time per tensor is
+    fitted to the times of updates. All ranks call this function at the same time."""
     measured = {step: measure(probe.plan) for step, probe in probes.items()}
     many, few = (probes["single", number] for number in (MANY, FEW))
     tensors = len(many.plan.parameters) - len(few.plan.parameters)

@@ -152,8 +152,8 @@ def _counts_groups(each: ColumnValues) -> bool:
 
 
 def _explain_repeat(each: ColumnValues, target: ColumnValues) -> str:
-    """Return the reason why the column `each` seems to be the target in another form, which is unknown when the target
-    is predicted. Return "" if it does not seem so."""
+    """Return the reason why the column `each` seems to be the target in another form, or "" if it does not seem so. The
+    values of such a column are not known when the target is to be predicted."""
     import numpy as np
 
     both = each.present & target.present

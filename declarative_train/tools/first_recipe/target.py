@@ -48,9 +48,8 @@ class TargetColumn:
 
     @property
     def empty_classes(self) -> list[int]:
-        """If the classes are whole numbers, the numbers between the smallest and the largest class that are not a
-        class, because no row has them. Empty if they are at least as many as the classes, or if classes are not
-        numbers."""
+        """Numbers without rows, if the classes are whole numbers: those between the smallest and the largest class that
+        are not a class. Empty if the classes are not numbers, or if there are not fewer such numbers than classes."""
         if not self.classes or self.values.is_text or self.values.column.dtype == "bool":
             return []
         found = {int(str(float(str(each))).partition(".")[0]) for each in self.classes}

@@ -55,9 +55,9 @@ class ModelTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What the recipe of a published model must contain. `input`: what the model reads, tokens or a picture. `target`:
-    what it learns to predict, the next token or a label. `head`: the recipe must add an output layer. `is_decoder_fed`:
-    the model has an encoder and a decoder, and the decoder reads the tokens too."""
+    """What a published model reads and learns, from which its recipe is generated. `input`: it reads tokens or a
+    picture. `target`: it learns to predict the next token or a label. `head`: it has no output layer, so the recipe
+    adds one. `is_decoder_fed`: it has an encoder and a decoder, and the recipe gives the tokens to both."""
 
     input: Literal["tokens", "picture"]
     target: Literal["next", "label"]
@@ -159,10 +159,10 @@ def _shape_of(config: Mapping[str, Any], block: str | None) -> _Shape:
 
 
 def _base_shape(config: Mapping[str, Any], name: str, feeds: bool) -> _Shape:
-    """Return what a model reads, for a model that is published without an output layer or with an unknown one. Its main
-    input in transformers decides: tokens for `input_ids`, a picture for `pixel_values`. Other inputs raise TargetError.
-    `name`: the class of the model, or "" if unknown. `feeds`: whether the model has a decoder that reads the tokens
-    too."""
+    """Return what a model reads and learns, if it is published without an output layer or with an unknown one. Its main
+    input in transformers decides: it reads tokens for `input_ids`, a picture for `pixel_values`. It learns a label.
+    Raises TargetError for another main input. `name`: the class of the model, or "" if unknown. `feeds`: whether the
+    model has a decoder that reads the tokens too."""
     main = _main_input(config, name)
     if main == "input_ids":
         return _Shape("tokens", "label", head=True, is_decoder_fed=feeds)

@@ -13,8 +13,8 @@ from declarative_train.core.span import Span
 
 
 class Places:
-    """Converter between dtrain's lines and columns in one text and the protocol's positions. `codec`: conversion of the
-    protocol's unit of characters."""
+    """Converter between dtrain's lines and columns in one text and the protocol's positions. `codec`: counts the
+    characters of a text in the protocol's unit."""
 
     def __init__(self, path: str, text: str, codec: PositionCodec) -> None:
         self.lines = Lines(path, text)

@@ -228,8 +228,8 @@ def _is_block(path: Path) -> bool:
 
 
 def earlier_line(text: str, line: int, before: str) -> int | None:
-    """Return which line of the earlier text `before` is line `line` of `text`. Return None if the line is new. Lines
-    count from 1."""
+    """Find a line of `text` in `before`, an earlier version of it. `line`: number of the line in `text`. Return its
+    number in `before`, or None if the line is new. Lines count from 1."""
     new, old = text.splitlines(), before.splitlines()
     if not 1 <= line <= len(new):
         return None

@@ -19,8 +19,9 @@ class NoRoomError(Exception):
 
 @dataclass(frozen=True)
 class DeviceSlot:
-    """Cores and GPUs of this machine that one run of a sweep uses at a time. `environment`: environment variables that
-    restrict the run's process to them. `cores`: indices of the cores, or () if runs may use all cores."""
+    """Share of this machine's cores or GPUs, which one run of a sweep uses at a time. `environment`: environment
+    variables of the run, which name its GPUs or set its number of threads. `cores`: indices of the cores that the run
+    may use; (): all cores."""
 
     number: int
     environment: dict[str, str] = field(default_factory=dict)
@@ -28,8 +29,9 @@ class DeviceSlot:
 
 
 def assign_device_slots(layouts: Sequence[LayoutPlan], jobs: int | None) -> list[DeviceSlot]:
-    """Return one slot for each run that is active at the same time. `layouts`: layouts of all plans of the sweep, each
-    of which must fit in a slot. `jobs`: number of slots; None: as many as possible. Raises NoRoomError."""
+    """Divide the GPUs or cores of this machine into slots, and return them. Each slot is for one run at a time.
+    `layouts`: layouts of all plans of the sweep; each of them must fit in a slot. `jobs`: number of slots; None: as
+    many as fit. Raises NoRoomError."""
     gpus = visible_gpus() if any(layout.device not in ("cpu", "mps") for layout in layouts) else []
     if gpus:
         wanted = max(num_gpus_wanted(layout) for layout in layouts)
@@ -55,9 +57,9 @@ def visible_gpus() -> list[str]:
 
 
 def _assign_cores(at: int, count: int, ranks: int) -> DeviceSlot:
-    """Divide the cores of this machine into `count` equal shares, and return the slot with number `at` and its share.
-    The slot is not restricted to some cores if it is the only one, or if there are fewer cores than slots. `ranks`:
-    number of ranks in a slot; each gets an equal part of the slot's threads."""
+    """Return slot number `at` of `count` slots, which divide the cores of this machine equally. The slot may use all
+    cores if it is the only one, or if there are fewer cores than slots. `ranks`: number of ranks in a slot. The threads
+    of each rank are the slot's cores divided by `ranks`, unless the user set OMP_NUM_THREADS."""
     cores = own_cores()
     share = len(cores) // count
     if count == 1:

@@ -219,9 +219,9 @@ class OptunaSearch(Search):
 
 
 def corners(choices: Sequence[SweepChoice]) -> list[Point]:
-    """Return the points that are checked for errors before an adaptive search starts. The first point has the first
-    value of every setting. Each other point has another value of one setting only. `choices`: the settings to vary; the
-    values to check are the `samples` of each."""
+    """Return the points that are compiled before an adaptive search starts, to find errors early. The first point has
+    the first sample of every setting. Each other point has another sample of one setting, and otherwise the same
+    values. `choices`: the settings that the search varies. The samples of a setting are given by `choice.samples()`."""
     first = {choice.key: choice.samples()[0] for choice in choices}
     rows = [first, *(first | {choice.key: node} for choice in choices for node in choice.samples()[1:])]
     return [point_of(number, row) for number, row in enumerate(rows)]

@@ -31,8 +31,9 @@ MODEL = "model/"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Records of a run. `windows`: the records by (step of the previous record, step of this record), because a record
-    has means over the steps in between. `checkpoints`: dict from step to the folder of the checkpoint."""
+    """Records and checkpoints of the earlier run. `windows`: a dict from a pair of steps to a record with means over
+    the steps after the first one, up to the second one. (The first is the step of the previous record.) `checkpoints`:
+    a dict from step to the folder of the checkpoint."""
 
     windows: dict[tuple[int, int], StepDone]
     checkpoints: dict[int, str]
@@ -113,9 +114,9 @@ def _pair(step: int, old: float, new: float) -> tuple[str, float, str]:
 
 
 def _parameters(earlier: str, now: str, step: int) -> Iterator[tuple[str, float, str]]:
-    """Compare the parameters of two checkpoints after the same `step`, in the folders `earlier` and `now`. Yield for
-    each tensor its name, the largest difference relative to its largest element, and a remark. One tensor is in memory
-    at a time."""
+    """Compare the model in two checkpoints of the same `step`. `earlier`, `now`: their folders. For each tensor yield
+    its name, the largest difference, and a remark. The difference is relative to the largest element in `earlier`. It
+    is infinite if shape or dtype differ, or if one checkpoint lacks the tensor. One tensor at a time is in memory."""
     old, new = (
         {key: item for key, item in describe_tensors(path).items() if key.startswith(MODEL)} for path in (earlier, now)
     )

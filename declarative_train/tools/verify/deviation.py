@@ -12,15 +12,16 @@ from declarative_train.tools.verify.step_files import Place, part_at, pieces
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds for the differences between ranks and one process: rounding alone causes no larger ones. They are relative
-    to the largest element of the compared tensor, except `node` and `floor`.
+    """Bounds for the differences between ranks and one process: rounding alone causes no larger ones.
 
-    start      for initial values
-    node       for the output of a node, relative to the sum of its absolute values for a sample
-    gradient   for a gradient, and for a loss
-    floor      a fraction of the model's largest gradient; a smaller gradient is compared relative to this fraction,
-               because it is mostly rounding
-    update     for the change of a parameter, computed from equal gradients
+    start      for initial values; relative to the largest element
+    node       for the output of a layer; relative to the largest sum of absolute values that a sample's output has.
+               Also for running statistics; relative to the change of the statistic in the step
+    gradient   for a gradient, relative to its largest element; also for a loss, relative to the loss
+    floor      no bound, but a fraction of the model's largest gradient. A smaller gradient is mostly rounding, so its
+               difference is taken relative to this fraction. For running statistics likewise
+    update     for the change of a parameter, computed from equal gradients; relative to the largest change in it.
+               Also for the norm of all gradients, relative to the norm
     """
 
     start: float
@@ -60,8 +61,9 @@ class Deviation:
 
 
 def deviate(parts: Iterable[tuple[torch.Tensor, tuple[int, ...]]], whole: torch.Tensor) -> Deviation:
-    """Compare a rank's parts of a tensor with the same parts of the whole tensor. `parts`: pairs (values, index of the
-    first value in the whole tensor). The comparison is on the CPU, a few rows at a time."""
+    """Compare a rank's parts of a tensor with the same parts of `whole`, the tensor of the single process. `parts`:
+    pairs (values of a part, index in `whole` of its first value). The comparison is on the CPU, a few rows at a
+    time."""
     made = Deviation()
     parts = list(parts)
     product = square = 0.0

@@ -152,8 +152,8 @@ class _Comparer:
         self._rows.append(Row("rows", len(expected), 0.0))
 
     def _compare_parts(self, names: Sequence[str]) -> None:
-        """Check that the parts of each parameter in `names` on all ranks together have every element. If not, add a
-        finding."""
+        """For each parameter in `names`, check that all ranks together have every element of it. Add a finding if they
+        do not."""
         for name in names:
             places = {place for report in self._reports if name in report.start for place in report.start[name].places}
             held, size = sum(prod(sizes) for _, sizes in places), prod(self._index.parameters[name].shape)
@@ -199,9 +199,9 @@ class _Comparer:
         ]
 
     def _statistic(self, name: str) -> list[tuple[float, int]]:
-        """For each rank that has the running statistic `name`, return a pair (difference, rank). What rounding may
-        explain is subtracted from the difference. The rest is divided by how far this statistic moved in the step. If
-        it moved very little, the divisor is a fraction (`Bounds.floor`) of the largest movement of any statistic."""
+        """Return a pair (difference, rank) for each rank that has the running statistic `name`. The difference is
+        reduced by what rounding may explain. It is then divided by the largest change of this statistic in the step. If
+        this change is very small, the divisor is a fraction (`Bounds.floor`) of the largest change of any statistic."""
         records = self._index.statistics
         furthest = max(record.moved for record in records.values())
         size = max(records[name].moved, self._bounds.floor * furthest)

@@ -47,9 +47,9 @@ class RankReport:
     samples                    for the index of each row in the global batch, the index of its sample in the set
     counts, sums               for each loss term, its number of items, and this rank's sum; [] if the rank has no loss
     norm                       norm of all gradients together, as this rank computed it
-    nodes                      for the path of each layer, the largest difference of its output for a sample, and the
-                               index of this sample in the global batch. Sums of the output's values are compared,
-                               relative to the largest sum of absolute values
+    nodes                      by path of a layer, a pair: the largest difference between its outputs for the same row,
+                               and the index of this row in the global batch. Sums over the output are compared; their
+                               difference is divided by the largest sum of absolute values of any row
     start, gradients, updates  deviations by parameter; None for a gradient that the rank does not have
     statistics                 deviations by running statistic
     """
@@ -207,8 +207,8 @@ class _Observer:
         }
 
     def totals(self, result: StepResult) -> tuple[list[float], list[float]]:
-        """Return two lists with a number for each loss term. The first has the number of items by which the term's sum
-        is divided. The second has this rank's sum of the term."""
+        """Return two lists, with one number for each loss term. In the first, the number is the count of items by which
+        the term's sum is divided. In the second, it is the term's sum on this rank."""
         counts = result.counts.tolist() if isinstance(result.counts, torch.Tensor) else list(result.counts)
         sums = [sum(float(value) for value in term) for term in zip(*result.sums, strict=True)]
         return [float(each) for each in counts], sums
@@ -262,8 +262,8 @@ class Recorder(_Observer):
 
 class Comparer(_Observer):
     """Observer of a rank. It compares the rank's part of the step with the files that the single process wrote. After
-    the comparison, each gradient is replaced by that of the single process, so that both compute the update from equal
-    gradients."""
+    comparing a gradient, it replaces the gradient by that of the single process. So the rank and the single process
+    compute their updates from equal gradients."""
 
     def __init__(self, folder: Path, engine: Engine, batches: Sequence[Batch], rank: int) -> None:
         super().__init__(folder, engine, batches)
@@ -323,8 +323,8 @@ class Comparer(_Observer):
 
 
 def positions_of(plan: Plan, dp_rank: int, batches: Sequence[Batch]) -> Iterator[range]:
-    """Yield, for each batch of this process in the step, the indices of its rows in the global batch, without rows of
-    padding. `dp_rank`: index of the process among those that read different rows."""
+    """For each batch of this process in the step, yield the indices that the batch's rows have in the global batch.
+    Rows of padding are left out. `dp_rank`: index of the process among those that read different rows."""
     batch = get_process_batch(plan)
     size = batch.microbatch_size
     for chunk, each in enumerate(batches):

@@ -218,9 +218,10 @@ def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
 
 
 def _name_in_model(path: str, found: LayerCut | str | None, experts: LayerCut | str | None) -> Cuts:
-    """Return how the parameters of the layer at `path` are divided, under their names in the model, such as
-    `path.weight`. `found`: how the layer is divided over `tensor`. `experts`: how its experts are divided over
-    `expert`. Both have names in the layer, such as `weight`. They are ignored if they are not a LayerCut."""
+    """Return how the parameters of the layer at `path` are divided over ranks, by their names in the model, such as
+    `path.weight`. `found`: how the layer is divided over the axis `tensor`. `experts`: how its experts are divided over
+    the axis `expert`. Both arguments use names in the layer, such as `weight`. An argument that is not a LayerCut is
+    ignored."""
     cuts = Cuts()
     if isinstance(found, LayerCut):
         own = {f"{path}.{name}": cut for name, cut in found.parameters.items()}

@@ -86,9 +86,9 @@ class StepFiles:
 
 
 def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """For each block of a tensor that this rank has, yield its values and the index of its first element in the whole
-    tensor. `tensor`: the parameter or gradient on this rank. `cut`: how layers divide the whole tensor. If it is None,
-    the tensor is whole, or it is sharded by rows."""
+    """Yield each block of a tensor that this rank has, as a pair: its values, and the index of its first element in the
+    whole tensor. `tensor`: the parameter or gradient on this rank. `cut`: the part of the whole tensor that this rank
+    has, if a layer is divided over ranks. None: the rank has the whole tensor, or a shard of its rows."""
     if cut is not None:
         yield from blocks_of(tensor, cut)
         return
@@ -99,9 +99,8 @@ def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.
 
 
 def pieces(values: torch.Tensor, first: tuple[int, ...]) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Split one block of a tensor into smaller blocks of a few rows. For each smaller block, yield its values and the
-    index of its first element in the whole tensor. `values`, `first`: the values of the given block, and the index of
-    its first element in the whole tensor."""
+    """Split a block of a tensor into smaller blocks of a few rows. Yield each smaller block as a pair: its values, and
+    the index of its first element in the whole tensor. `values`, `first`: this pair for the given block."""
     if not values.dim():
         yield values, first
         return
@@ -111,6 +110,7 @@ def pieces(values: torch.Tensor, first: tuple[int, ...]) -> Iterator[tuple[torch
 
 
 def part_at(whole: torch.Tensor, first: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
-    """Return a view of the block of a whole tensor that begins at index `first` and has the shape `sizes`."""
+    """Return a block of the tensor `whole`, as a view. `first`: index of the block's first element. `sizes`: the
+    block's shape."""
     found: torch.Tensor = whole[tuple(slice(begin, begin + size) for begin, size in zip(first, sizes, strict=True))]
     return found

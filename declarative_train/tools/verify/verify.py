@@ -72,7 +72,7 @@ def verify(
 
 
 def no_sinks(run_dir: Path) -> Sequence[Sink]:
-    """Return no sinks, because a verification writes no events."""
+    """Return an empty tuple instead of sinks, because a verification writes no events."""
     return ()
 
 
