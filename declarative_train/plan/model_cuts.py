@@ -88,8 +88,8 @@ def _library_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
 
 
 def _heads(lowered: Lowered) -> dict[str, HeadKind]:
-    """Return how the scores of many classes are computed if `tensor` divides the linear layer that makes them. The
-    result is a dict from each model output that a loss reads as such scores to one of two words.
+    """Return how the ranks of `tensor` compute the scores of classes, if they divide the linear layer that gives the
+    scores. The result is a dict to one of two words, from each model output with many scores that a loss reads.
 
     `vocabulary`: each rank computes the scores of some classes, and their part of the loss. This needs a loss that can
     be computed in such parts, and no other loss or metric may read the output. `gathered`: each rank gathers the scores

@@ -116,9 +116,9 @@ def _data(component: Component | None) -> dict[str, object] | None:
 def _sources(
     rules: Sequence[ParameterRule], settings: Mapping[str, ParameterSettings], shapes: Shapes
 ) -> tuple[dict[str, str], list[Diagnostic]]:
-    """Return a dict from each tied parameter to the parameter whose values it shares, and an error for each tie that
-    does not fit. If that parameter is tied too, the dict has the end of the chain instead. `rules`: the rules of the
-    recipe; an error names the place of its rule."""
+    """Return a dict from each tied parameter to its source, and an error for each tie that does not fit. The source is
+    the parameter whose values it shares. If `a` is tied to `b` and `b` to `c`, the source of both is `c`. `rules`: the
+    rules of the recipe; an error names the place of its rule."""
     ties = {name: found.tie for name, found in settings.items() if found.tie is not None}
     sources: dict[str, str] = {}
     diagnostics: list[Diagnostic] = []

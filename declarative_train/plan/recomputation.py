@@ -35,9 +35,11 @@ class Recomputation:
         return Recomputation(policy, every, section.keep if policy == "selective" else ())
 
     def units(self, units: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the blocks that are recomputed. `units`: paths of all blocks of the model. With `every: n` in the
-        recipe, these are every n-th of all blocks, not every n-th block of each pipeline stage, so that the result is
-        the same on every layout."""
+        """Return the paths of the blocks that are recomputed. `units`: paths of all blocks of the model.
+
+        With `every: n` in the recipe, these are the first of `units` and every n-th after it. Blocks are counted in the
+        whole model and not in each pipeline stage, so that the result is the same on every layout.
+        """
         return () if self.policy == "none" else units[:: self.every]
 
     def part_of(self, node: Node, units: Collection[str]) -> float:

@@ -41,8 +41,8 @@ def balance_cuts(
 
 
 def _splitting_cuts(names: Sequence[str], linked: Iterable[tuple[str, str]]) -> set[int]:
-    """Return the positions at which a cut would separate two nodes that share a parameter (`linked`). Position i is
-    before node i of `names`."""
+    """Return the positions at which a cut would separate two nodes that share a parameter. Position i is the place
+    before node i of `names`. `linked`: the pairs of nodes that share a parameter."""
     places = [sorted((names.index(one), names.index(other))) for one, other in linked]
     return {place for first, last in places for place in range(first + 1, last + 1)}
 
@@ -50,14 +50,14 @@ def _splitting_cuts(names: Sequence[str], linked: Iterable[tuple[str, str]]) -> 
 def _partition(
     costs: Sequence[int], counts: Sequence[bool], num_parts: int, uncut: Collection[int] = ()
 ) -> list[int] | None:
-    """Divide a sequence of nodes into `num_parts` parts. Return the index of the end of each part; None if there is no
-    division.
+    """Divide a sequence of nodes into `num_parts` parts, such that the most expensive part costs as little as possible.
+    Return the index of the end of each part. Return None if no division is allowed.
 
     `costs`: cost of each node. `counts`: whether each node has parameters; every part must have such a node. `uncut`:
     indices at which no part may end.
 
-    The cost of the most expensive part is as small as possible. Among such divisions, the sum of the squared costs is
-    smallest. The method is dynamic programming, O(parts x nodes^2).
+    If several divisions are equally good, the one with the smallest sum of the squared costs is chosen. The method is
+    dynamic programming, O(parts x nodes^2).
     """
     total = len(costs)
     sums = [0, *accumulate(costs)]

@@ -232,8 +232,8 @@ def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
 
 
 def _value_of_node(parameter: str, place: Mapping[str, P]) -> P:
-    """Return the value that `place` has for the node that contains a parameter. `place`: dict from the path of a node
-    to any value. If the parameter's name begins with several of the paths, the longest one is used."""
+    """Return the value of `place` for the node that contains the parameter named `parameter`. `place`: dict from the
+    path of a node to a value. If the parameter's name begins with several of the paths, the longest path counts."""
     parts = parameter.split(".")
     ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     return next(place[way] for way in ways if way in place)

@@ -124,7 +124,7 @@ class Timing:
 
     def _is_checked_by_recipe(self, duration: Duration) -> bool:
         """Return whether a check of the recipe (`longer-than-run`) already compares the duration with the length of the
-        run. It does if both have the same unit."""
+        run. It does if the recipe gives both in the same unit, such as epochs."""
         return getattr(self.recipe.training, duration.unit, None) is not None
 
     def _is_written(self, path: str) -> bool:

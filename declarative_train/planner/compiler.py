@@ -238,7 +238,8 @@ def _find(verdicts: Sequence[LayoutVerdict], words: str) -> int:
 
 
 def _targets(recipe: Recipe) -> tuple[set[str], set[str]]:
-    """Return two sets of field names: all fields that are targets of losses, and those of them that contain classes."""
+    """Return two sets of field names: the fields that are targets of losses, and the fields that are targets of losses
+    over classes."""
     terms = [term for term in recipe.objective.losses.values() if term.target is not None]
     return {str(term.target) for term in terms}, {
         str(term.target) for term in terms if term.component.about == "classes"
@@ -272,8 +273,8 @@ def _peak_bytes(plan: Plan) -> int:
 
 
 def _with_num_traced(plan: Plan | None, num_traced: int) -> Plan | None:
-    """Return the plan with `num_traced`, the number of traced candidates, in its choice. If there is no plan or no
-    choice, return `plan` unchanged."""
+    """Return the plan with `ChoicePlan.num_traced` set to `num_traced`, the number of candidates whose memory was
+    traced. If there is no plan, or it has no ChoicePlan, return `plan` unchanged."""
     if plan is None or plan.choice is None:
         return plan
     return replace(plan, choice=replace(plan.choice, num_traced=num_traced))

@@ -23,8 +23,8 @@ from declarative_train.recipe.model.tree import BlockNode, LayerNode, ModelNode,
 
 
 def check(scope: Scope, graph: Graph) -> Iterator[Diagnostic]:
-    """Yield a warning for each two linear layers in a row that compute no more than one could, one for all copies of a
-    repeated layer. `graph`: the model of `scope` with its shapes."""
+    """Yield a warning for each pair of linear layers, one reading the other, that compute no more than a single layer
+    could. For the copies of a repeated layer there is one warning. `graph`: the model of `scope` with its shapes."""
     found = {each.span: each for each in reversed(list(_find_pairs(scope, graph)))}
     yield from reversed(found.values())
 

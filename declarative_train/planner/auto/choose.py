@@ -39,7 +39,7 @@ class LayoutChoice:
     recipe         the recipe with the chosen mode in place of `auto`, else None
     plan           the choice and its reasons, as the Plan stores them
     doubtful       a candidate to trace before the choice
-    is_last_hope   no candidate may fit according to the estimates, and `doubtful` is the smallest one
+    is_last_hope   `doubtful` is the smallest candidate that is not traced; by the estimates, no candidate may fit
     bounded        a candidate whose step time must be computed before the choice, because only a lower bound is known
     """
 

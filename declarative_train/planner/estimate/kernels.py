@@ -253,8 +253,8 @@ def _example(spec: TensorSpec, rows: int, dtype: torch.dtype, wants_gradient: bo
 
 
 class _AsOnGpus(TorchFunctionMode):
-    """Mode in which dropout costs what it costs on a GPU, where torch's code for CPUs has other operations. Dropout is
-    one fused operation, and dropout inside attention adds none."""
+    """Mode in which dropout costs as much as on a GPU: it is one fused operation, and inside attention it adds none.
+    The mode is needed because torch's code for CPUs computes dropout with other operations."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if func is torch.dropout and args[1] and args[2]:

@@ -28,7 +28,7 @@ class MemoryScale:
     """Factors that turn counted elements into bytes of memory, usually measured in a trace of the model.
 
     kept      bytes for each element that a node keeps from its forward to its backward
-    working   further bytes per sample for activations at the peak
+    working   bytes per sample for all other activations at the peak
     loss      bytes per sample for the loss
     """
 

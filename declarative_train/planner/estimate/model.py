@@ -76,11 +76,11 @@ class NodeFacts:
 class ModelFacts:
     """Facts about a model, for estimates of its memory and time.
 
-    opened   the graph of the model, in which only units stay blocks: any other block is replaced by the nodes in it
+    opened   the graph of the model. A unit (repeated block) is one node; any other block is replaced by the nodes in it
     nodes    name of a node in `opened` -> its facts, in the order of the graph
     scored   elements per sample of the inputs of all losses
     judged   as `scored`, without the losses with `chunks`, whose inputs are never in memory as a whole
-    held     the parameters
+    held     the plans of the parameters in `opened`
     sums     name of a node -> the communication inside it
 
     The other fields are described in `model_facts`.

@@ -62,8 +62,11 @@ class Placement:
     replicas           the devices with the same part of the model, which average gradients
     rows               samples in each forward (a fraction if several devices divide the positions)
     num_microbatches   the number of forwards of a device in one optimizer step
+    parts              the parts of the model, one for each kind of device
     loss_part          index in `parts` of the device that computes the loss; None: the last
-    positions          the devices that divide the positions of each sample"""
+    pipes              the pipeline; None without one
+    positions          the devices that divide the positions of each sample
+    """
 
     scatters: bool
     devices_per_node: int

@@ -47,9 +47,9 @@ def find_chains(plan: Plan, least: int) -> list[CopyChain]:
 def _chains_inside(
     plan: Plan, graph: Graph, prefix: str, least: int, settings: Mapping[str, list[tuple[Any, ...]]]
 ) -> Iterator[CopyChain]:
-    """Yield a chain for each library model in `graph` whose parts are at least `least` equal blocks. The library must
-    be able to build the model with fewer blocks. `prefix`: path of the graph with a dot at the end, or "". `settings`:
-    dict from a path to the settings of the parameters below it."""
+    """Yield a chain for each library model in `graph` that consists of at least `least` equal blocks. Models that the
+    library cannot build with fewer blocks are left out. `prefix`: path of the graph with a dot at the end, or "".
+    `settings`: dict from the path of a module to the shapes and settings of the parameters in it."""
     for node in graph.nodes:
         path = f"{prefix}{node.name}"
         if node.graph is not None:

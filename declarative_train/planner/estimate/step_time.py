@@ -155,10 +155,11 @@ def _repack_s(
 def _time_exposed(
     forward_s: float, backward_s: float, number: int, gather_s: float, reduce_s: float, num_nodes: int
 ) -> float:
-    """Return the seconds of fsdp's communication in a step during which nothing is computed.
+    """Return the seconds of fsdp's communication in a step that do not overlap with computing.
 
-    The parameters of a unit are gathered while the previous unit computes. Nothing computes while the first unit is
-    gathered. During the last backward, gathers and reductions share the time.
+    The parameters of a unit are gathered while the previous unit computes, so the gather of the first unit does not
+    overlap. If the communication beside a forward or backward takes longer than this, the excess does not overlap
+    either. During the last backward, gathers and reductions share the time.
 
     `number`: forwards in a step. `forward_s`, `backward_s`: seconds of one forward and one backward, without
     communication. `gather_s`, `reduce_s`: seconds of all gathers, and of all reductions, in a step. `num_nodes`: number

@@ -33,9 +33,9 @@ Passes = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrace:
-    """Live memory during a traced step.
+    """Live memory during a traced step. A pass is a part of the step, such as a forward or a backward.
 
-    passes   operations by pass (casts, forward, backward, ...): for each pass, the names of its operations
+    passes   for each pass, the names of its operations
     bytes    array (operations, classes of memory) of the live bytes after each operation
     merged   like `passes`, but consecutive passes of the same type are joined into one
     """
@@ -73,8 +73,8 @@ def extrapolate(base: MemoryTrace, longer: Sequence[MemoryTrace], copies: Sequen
 
 def _growth(base: MemoryTrace, longer: MemoryTrace) -> Any:
     """Return the bytes that one more copy adds at each moment of the trace `base`, as an array (operations, classes of
-    memory). A moment is matched with one of `longer`, counted from the beginning or from the end of its pass. If both
-    are possible, the larger difference counts."""
+    memory). A moment is an operation. It is compared with the operation of `longer` that is at the same distance from
+    the beginning or from the end of its pass. If there are both, the larger difference counts."""
     try:
         return _growth_by_pass(base.passes, longer.passes, base, longer)
     except UnevenError:  # in a split backward a copy may have passes of its own

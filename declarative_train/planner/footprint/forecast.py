@@ -194,9 +194,12 @@ def _fewer_microbatches(plan: Plan) -> list[Plan]:
 
 
 def extrapolate_microbatches(tried: list[Found], number: int, numbers: list[int]) -> Found | None:
-    """Return the live bytes at the peak of a step with `number` microbatches, extrapolated from three traces with
-    fewer. The result is a dict from pipeline position to the bytes by class. Return None if memory does not grow
-    linearly. `tried`: the traces. `numbers`: how many microbatches each of them has."""
+    """Return the live bytes at the peak of a step with `number` microbatches: a dict from pipeline position to the
+    bytes by class. They are extrapolated from three traces with fewer microbatches. Return None if memory does not grow
+    linearly.
+
+    `tried`: the three traces. `numbers`: the number of microbatches in each of them.
+    """
     found: Found = {}
     for place in tried[0]:
         one, two, three = (moments[place][int(moments[place].sum(axis=1).argmax())] for moments in tried)

@@ -35,8 +35,8 @@ _WIRES = ("c10d::send", "c10d::recv")  # between the stages of a pipeline: activ
 
 
 class Storage:
-    """Storage of a tensor, live or freed. `kind`: what its bytes count as (an index into `CLASSES`), which
-    may change after its creation."""
+    """Storage of a tensor, live or freed. `kind`: the class to which its bytes are counted, an index into `CLASSES`.
+    The class may change during the life of the storage."""
 
     __slots__ = ("is_claimed", "is_piece", "kind", "num_bytes", "reference")
 

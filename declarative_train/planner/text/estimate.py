@@ -134,8 +134,9 @@ def _candidate(each: CandidatePlan) -> list[str]:
 
 
 def _not_shown(choice: ChoicePlan) -> list[str]:
-    """Return a line with the number of candidates that the table leaves out; [] if it leaves out none. Of candidates
-    that differ only in schedule or microbatches, the table has only one. It also ends after a fixed number of rows."""
+    """Return a line with the number of candidates that the table leaves out; [] if it leaves out none. The table leaves
+    out candidates for two reasons. Of those that differ only in schedule or microbatches, it shows one. It also ends
+    after a fixed number of rows."""
     possible = sum(each.memory_bytes is not None for each in choice.candidates)
     rest = choice.num_considered - len(choice.candidates) + max(0, possible - _MOST_CANDIDATES)
     return [f"{format_count(rest, 'more candidate')}, slower or too large"] if rest else []
@@ -276,10 +277,10 @@ def transfer_s(estimate: EstimatePlan) -> float:
 
 
 def verdict(before: ScalingRow, each: ScalingRow) -> str:
-    """Return in words whether it pays to use more devices: those of row `each` instead of those of row `before`.
+    """Return in words whether it pays to use the devices of row `each` instead of the fewer devices of row `before`.
 
-    pays             steps become at least `PAYS` times as fast for each doubling of the devices
-    pays if hidden   they do so only if communication overlaps with computing
+    pays             for each doubling of the devices, a step becomes at least `PAYS` times as fast
+    pays if hidden   this is so only if communication overlaps with computing as far as possible
     does not pay     otherwise
     """
     assert before.plan is not None

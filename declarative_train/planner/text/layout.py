@@ -110,8 +110,9 @@ def _rank(rank: RankPlan, axes: Sequence[str], layout: LayoutPlan) -> list[str]:
 
 
 def _collapse(layout: LayoutPlan) -> list[str]:
-    """Return the table of the ranks as lines: a header, then one line for all ranks with the same stages. Without a
-    pipeline there is one line for all ranks. After `_MOST_RANKS` lines, the table only counts the remaining ones."""
+    """Return the table of the ranks as lines: a header, and one line for each group of ranks with the same stages.
+    Without a pipeline, all ranks are one group. After `_MOST_RANKS` groups, a last line gives the number of the
+    remaining groups."""
     alike: dict[tuple[int, ...], list[RankPlan]] = {}
     for rank in layout.ranks:
         alike.setdefault(rank.stages, []).append(rank)
