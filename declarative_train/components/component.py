@@ -168,8 +168,8 @@ class Layer(Component, ABC):
         """
 
     def find_units(self, module: "nn.Module") -> tuple[str, ...]:
-        """Return the paths of the submodules of `module` that are handled one by one by `fully_shard`, activation
-        checkpointing and compilation. Such a unit is a transformer block, for example."""
+        """Return the paths of the units of `module`: submodules, such as transformer blocks, that `fully_shard`,
+        activation checkpointing and compilation handle one by one."""
         return ()
 
     def split(self, inputs: Mapping[str, TensorSpec]) -> "ModelParts | str":
@@ -361,7 +361,7 @@ class Metric(Component, ABC):
 class Optimizer(Component, ABC):
     """Optimizer: the update rule of parameters. A parameter group can have its own `lr` and `weight_decay`.
 
-    `takes_shards`: a shard of a parameter is updated exactly as in the whole parameter; if False, fsdp is an error.
+    `takes_shards`: a shard of a parameter can be updated alone, with the same result; if False, fsdp is an error.
     `works_elementwise`: the update of an element depends only on its own gradients; if False, the axis `tensor` is an
     error. `averages`: evaluations and checkpoints use an average of the weights. Then `eval()` of the torch optimizer
     puts the average into the model, and `train()` puts the trained weights back. `usual_lr`: the smallest and the

@@ -328,8 +328,8 @@ class Field(Component, ABC):
         return False
 
     def with_floats(self, dtype: DType, columns: Sequence[Column]) -> "Field":
-        """Return a copy of the field whose floating-point values have the dtype `dtype`. If the keys or the columns
-        decide the dtype, return the field unchanged. `dtype`: that of the run's precision."""
+        """Return a copy of the field whose values have the dtype `dtype`, if they are floating-point numbers. If the
+        keys or the columns decide the dtype, return the field unchanged. `dtype`: that of the run's precision."""
         return self
 
     def output_of(self, name: str) -> "Field":

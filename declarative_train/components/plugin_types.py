@@ -34,8 +34,8 @@ def default_of(node: ast.expr | None) -> tuple[DefaultKind, Any]:
 
 
 def type_of(annotation: ast.expr | None, dotted: Dotted, kind: DefaultKind, default: Any) -> tuple[Any, bool]:
-    """Return (pydantic type of an argument, whether the user's code expects a list). A list matters because recipes
-    give tuples. The type is `Any` if the annotation is not one of plain data.
+    """Return (pydantic type of an argument, whether the user's code expects a list). The second value is needed because
+    recipes give tuples, which must then be converted. The type is `Any` if the annotation does not describe plain data.
 
     `kind`, `default`: kind and value of the argument's default. `dotted`: function that returns the dotted name of an
     expression."""

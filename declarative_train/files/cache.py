@@ -28,8 +28,8 @@ Stamp = list[int | str]
 
 
 def stamp(path: str, *, refresh: bool = False) -> Stamp | None:
-    """Return the size of a file and a date or tag, which differ if the content was changed. Return None if the server
-    of the file reports no date or tag.
+    """Return [size, date or tag] of a file. If the content of the file has changed, so has this result. Return None if
+    the server of the file reports no date or tag.
 
     `refresh`: ask the server of a remote file again, instead of using what it reported when the source was opened.
     Raises OSError and SourceError."""

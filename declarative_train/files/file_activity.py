@@ -17,9 +17,9 @@ _LENGTH_BYTES = 4
 
 
 class FileActivity(NamedTuple):
-    """Activity of a thread. `path`: the file that it reads, or None if it does other work. `since`: start of the
-    activity, a time of `time.monotonic`, which is one clock for all processes of a machine. `who`: the loader process
-    that reads for this thread, or None if the thread reads by itself."""
+    """Activity of a thread. `path`: the file that the thread reads, or None if it does other work. `since`: start of
+    the activity, a time of `time.monotonic`, which is one clock for all processes of a machine. `who`: a text that
+    names the loader process which does the reading; None if a thread of this process does it."""
 
     path: str | None
     since: float
@@ -61,8 +61,8 @@ class ActivitySlots:
         self._bytes = mmap(-1, count * _SLOT_BYTES)  # shared with forked processes
 
     def mine(self, number: int) -> None:
-        """From now on, write each activity of the calling thread into slot `number`, so that the parent process can
-        read it. The first activity is that the thread reads no file."""
+        """Show the activity of the calling thread in slot `number` from now on, so that the parent process can read it.
+        The activity at first is that the thread reads no file."""
         global _mirror
         _mirror = get_ident(), lambda doing: self._write(number, doing)
         set_file(None)

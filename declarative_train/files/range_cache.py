@@ -46,8 +46,10 @@ Fetch = Callable[[int, int], bytes]
 
 class Ranges:
     """Remote file of `size` bytes. Its byte ranges are read from the cache or, if they are missing there, from the
-    server. `name`: values that identify the content of the file; the names of its cache entries are hashes of them.
-    `fetch(start, stop)`: function that requests bytes from the server. Thread-safe."""
+    server. Thread-safe.
+
+    `name`: values that identify the content of the file, such as its URL and its tag. The names of its files in the
+    cache are hashes of these values. `fetch(start, stop)`: function that requests bytes from the server."""
 
     def __init__(self, name: Sequence[object], size: int, fetch: Fetch) -> None:
         self.size = size
@@ -270,8 +272,9 @@ _asked: dict[str, float] = {}  # time of the last check
 
 
 def ranges_of(path: str) -> Ranges | None:
-    """Return the cached ranges of a remote file. Return None if they cannot be cached: no size was stored for the file
-    (`remote.note`), its server supports no ranges or reports no tag, or the cache is off."""
+    """Return the `Ranges` of a remote file, which reads the file through the cache. Return None if the file cannot be
+    cached. This is so if no size was stored for it (`remote.note`), if its server supports no ranges or reports no tag,
+    or if the cache is off."""
     info = find_info(path)
     if info is None or not info.tag or not info.in_parts or not is_on():
         return None

@@ -134,9 +134,10 @@ def split_name(name: str) -> tuple[str, str | None]:
 def with_added(
     parameters: Mapping[str, tuple[int, ...]], adapters: Mapping[str, Adapter], maps: Mapping[str, tuple[int, int]]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all parameters of a layer with adapters by name, in the order of its module. `parameters`:
-    shapes of the layer's own parameters. `adapters`: the adapter of each adapted linear map. `maps`: (out, in) of each
-    linear map, by path."""
+    """Return a dict from name to shape for all parameters of a layer with adapters, in the order of its module. The
+    parameters of an adapter come after those of the linear map to which it belongs. `parameters`: shapes of the layer's
+    own parameters. `adapters`: the adapter of each adapted linear map, by path. `maps`: (out, in) of each linear map,
+    by path."""
     found: dict[str, tuple[int, ...]] = {}
     names = list(parameters)
     for at, name in enumerate(names):

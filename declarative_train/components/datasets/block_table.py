@@ -177,8 +177,9 @@ class BlockTable(Table):
 
 
 class Footers:
-    """Summaries of the files of a table (rows, columns, sizes). With them, a table can be opened without reading its
-    files. They are cached on disk by path, size and date of the files."""
+    """Summary of each file of a table: the rows of its blocks, its columns and their sizes. The summaries are cached on
+    disk, and used again while the size and date of the file are the same. With them, a table can be opened without
+    reading its files."""
 
     def __init__(self, files: Sequence[str], opened: OpenFiles[Any], form: BlockFormat) -> None:
         from declarative_train.components.datasets.arrow_columns import check_distinct, check_same_columns

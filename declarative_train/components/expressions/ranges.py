@@ -119,8 +119,9 @@ def _each(operation: Callable[[Interval], Interval], x: KnownRange) -> KnownRang
 
 
 def _keeps_columns(name: str, options: Mapping[str, object], x: KnownRange) -> bool:
-    """Return whether the result of an operation has the columns of `x`: the same last dimension, with its entries in
-    the same order. `name`: the operation, such as `reshape`. `options`: its arguments other than tensors."""
+    """Return whether the result of an operation has the columns of `x`. Columns are the entries of the last dimension.
+    They are kept if the result has the same last dimension, with its entries in the same order. `name`: the operation,
+    such as `reshape`. `options`: its arguments other than tensors."""
     sizes, dim = options.get("shape", options.get("size")), options.get("dim")
     if name == "unsqueeze":
         return x.shape is not None and isinstance(dim, int) and dim not in (-1, len(x.shape) + 1)
@@ -216,8 +217,9 @@ _TWO: dict[str, Callable[[Interval, Interval], Interval]] = {
 
 
 def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
-    """Return the value range of a reduction of `x` along the dimensions `dims`. `name`: sum, cumsum, argmax, argmin or
-    topk_indices. The range is unknown if the sizes of these dimensions are unknown."""
+    """Return the value range of the result of a reduction of `x` along the dimensions `dims`. `name`: the reduction:
+    sum, cumsum, argmax, argmin or topk_indices. The range is unknown if the size of one of these dimensions is
+    unknown."""
     asked = dims if isinstance(dims, tuple) else (dims,)
     rank = None if x.shape is None else len(x.shape) + 1
     places = [dim % rank for dim in asked if rank and isinstance(dim, int) and -rank <= dim < rank]
@@ -254,8 +256,9 @@ def _join(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
 
 
 def _index(x: KnownRange, index: object) -> KnownRange:
-    """Return the value range of `x[index]`. It has the intervals of those entries of the last dimension that `index`
-    selects. If these entries are not known, it has one interval for all values."""
+    """Return the value range of `x[index]`. If `x` has an interval for each entry of the last dimension, the result has
+    the intervals of the entries that `index` selects. If these entries are not known, the result has one interval for
+    all values."""
     parts = index if isinstance(index, tuple) else (index,)
     if len(x.columns) == 1:
         return KnownRange(x.columns)

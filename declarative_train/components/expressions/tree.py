@@ -42,8 +42,8 @@ class Operation(NamedTuple):
 
 
 class Value(NamedTuple):
-    """List that is an argument of a call, such as a shape, while the call is parsed. Later it is stored in the
-    `options` of the `Operation`."""
+    """List in brackets that is an argument of a call, such as a shape. It exists only while the call is parsed. Then
+    its items become arguments of the `Operation`. `offset`, `length`: its position in the text."""
 
     items: tuple[Term, ...]
     offset: int

@@ -68,9 +68,9 @@ def is_glob(name: str) -> bool:
 def match_columns(
     wanted: Iterable[str], names: Sequence[str], unwanted: Iterable[str] = ()
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the columns that a field reads, and the given names and globs that match no column. The columns are those
-    in `names` that `wanted` selects, without those that `unwanted` selects. The matches of a glob keep the order of
-    `names`. A column that is selected twice counts once."""
+    """Return (columns, missed). `columns`: the names in `names` that `wanted` selects, without those that `unwanted`
+    selects; each occurs once. The matches of a glob keep the order of `names`. `missed`: the names and globs in
+    `wanted` and `unwanted` that match nothing."""
     found: dict[str, None] = {}
     missed = []
     for name in wanted:
@@ -150,9 +150,9 @@ def stack_columns(values: Sequence[np.ndarray], single: bool, out: np.ndarray | 
 
 
 def intervals_by_column(shape: tuple[int, ...], intervals: Sequence[Interval]) -> Sequence[Interval]:
-    """Return the intervals of a tensor that is made from columns. `intervals`: one per column. `shape`: shape of one
-    row of the tensor. If a row has one entry per column, the result is `intervals`. Otherwise it is a single interval
-    that contains all of them."""
+    """Return the value range of a tensor that is made from columns, as a list of intervals. `intervals`: the interval
+    of each column. `shape`: shape of one row of the tensor. If a row has exactly one entry per column, the result is
+    `intervals`. Otherwise it is one interval that contains all of them."""
     if shape == (len(intervals),):
         return intervals
     return ((min(low for low, _ in intervals), max(high for _, high in intervals)),)

@@ -43,9 +43,9 @@ class Diagnostic(NamedTuple):
     """Mistake in a recipe. `message` begins in lower case and says what was found and what was expected. `help` is one
     hint, without the word `help`.
 
-    `fixes` are applied together or not at all. `rests_on`: the part of the recipe that the check had to read, such as
-    `data.fields` or `all files`. If this part could not be read, the diagnostic is dropped, because the part has a
-    diagnostic of its own."""
+    `fixes`: edits that correct the mistake, applied together or not at all. `rests_on`: the part of the recipe that the
+    check had to read, such as `data.fields` or `all files`. If this part could not be read, the diagnostic is dropped,
+    because the part has a diagnostic of its own."""
 
     code: str
     severity: Severity

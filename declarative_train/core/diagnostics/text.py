@@ -73,7 +73,8 @@ def _painter(color: bool) -> Callable[[str, str], str]:
 
 
 def _underline(text: str, span: Span) -> tuple[str, tuple[int, int]]:
-    """Return the source line to print, and the start and width of the mark below it, in terminal cells."""
+    """Return (line, (start, width)): the source line as it is printed, and the mark below it that shows the span.
+    `start`, `width`: in terminal cells. `text`: the source line."""
     start = min(span.column - 1, len(text))
     end = span.end_column - 1 if span.end_line == span.line else len(text.rstrip())
     end = max(min(end, len(text)), start)
@@ -92,9 +93,9 @@ def _underline(text: str, span: Span) -> tuple[str, tuple[int, int]]:
 
 
 def _window(cells: list[str], start: int, end: int) -> tuple[int, int]:
-    """Return the range of characters (start, end) of a long source line that is printed, so that the marked characters
-    are in it. `cells`: the printed characters of the whole line. `start`, `end`: the marked ones. A short line is
-    printed as a whole."""
+    """Return (start, end), the range of characters of a source line that is printed. It contains the marked characters
+    or, if they are too many, the first of them. A short line is printed as a whole. `cells`: the printed form of each
+    character of the line. `start`, `end`: range of the marked characters."""
     if _width("".join(cells)) <= MAX_WIDTH:
         return 0, len(cells)
     first = max(0, start - MAX_WIDTH // 3)
