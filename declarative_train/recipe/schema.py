@@ -140,9 +140,9 @@ class _Definitions:
         return {"$ref": f"#/$defs/{name}"}
 
     def _inline(self, name: str, section: type[Section]) -> Schema:
-        """Add the definition of a section that contains one component without a level of its own, and return a
-        reference to it. For example, a loss term has the keys of its loss and the keys of the section in one mapping.
-        `name`: name of the section."""
+        """Add the definition of a section that has the keys of a component in its own mapping. Return a reference to
+        the definition. For example, the mapping of a loss term has its own keys and the keys of its loss. `name`: name
+        of the section."""
         assert section.inline is not None
         own = self.model(section)
         name = _TERMS.get(name, name)

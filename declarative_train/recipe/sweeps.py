@@ -66,9 +66,8 @@ def overlay(key: str, node: Node) -> Mapping:
 
 
 def one_at_a_time(recipe: Recipe) -> Iterator[tuple[SweepChoice, Node]]:
-    """Yield (setting of the sweep, value) for each value that lint checks. Only one setting differs from the recipe at
-    a time, so that not all combinations of values need to be checked.
-    """
+    """Yield (setting of the sweep, value) for each value that lint checks. Each value is checked in a recipe in which
+    all other settings are unchanged, so that not all combinations need to be checked."""
     for choice in choices(recipe):
         yield from ((choice, node) for node in choice.samples())
 

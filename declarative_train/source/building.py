@@ -237,9 +237,8 @@ class Builder:
         return Span(self.lines.path, line, column, line, column)
 
     def _merge(self, frame: _OpenCollection) -> None:
-        """Insert the entries of each merge key `<<: *base` at the position of that key. If the mapping itself has a
-        key, its own value is kept.
-        """
+        """Insert the entries of each merge key `<<: *base` at the position of that key. An entry is left out if the
+        mapping itself has its key."""
         own = {entry.name for entry in frame.entries}
         for position, key, value in reversed(frame.merges):
             sources = value.items if isinstance(value, Sequence) else (value,)

@@ -280,8 +280,8 @@ class _Explainer:
         return Explanation(missing_colon(span, text))
 
     def _after_value(self) -> Explanation:
-        """Return the explanation of a syntax error at text that follows a complete value. There the next entry of the
-        mapping or list should begin, or the mapping or list should end."""
+        """Return the explanation of a syntax error at text that follows a complete value. In place of this text, YAML
+        expects the next entry, or the end, of the mapping or list."""
         blank = len(self.line) - len(self.line.lstrip())
         if self.column - 1 <= blank:
             return self._indentation()

@@ -14,10 +14,9 @@ FAILED = object()  # value of a var that could not be rendered
 
 
 class VarValues(dict[str, object]):
-    """Values of the section `vars`. `failed`: names of variables that could not be rendered. Their failure is reported
-    once, not again for the templates that use them. `from_env`: names of variables that depend on environment
-    variables.
-    """
+    """Values of the section `vars`. `failed`: names of variables that could not be rendered. This failure is reported
+    once; templates that use such a variable get no diagnostic. `from_env`: names of variables that depend on
+    environment variables. Each time one of these is read, it is counted."""
 
     failed: frozenset[str] = frozenset()
     from_env: frozenset[str] = frozenset()

@@ -344,9 +344,9 @@ def _is_of_one_position(term: Term) -> bool:
 
 
 def _ignores_order(root: Term) -> bool:
-    """Return whether an expression computes the same for every order of the positions of a sequence. A slice counts too
-    if it is the whole expression. In a larger expression it does not, because two slices of one sequence may be
-    compared."""
+    """Return True if an expression does not make the model depend on the order of the positions of a sequence. This
+    includes a slice that is the whole expression. A slice in a larger expression is not included, because two slices of
+    one sequence may be compared there."""
     if isinstance(root, Operation) and root.name == INDEX:
         return isinstance(root.operands[0], Reference)
     return _is_made_by(root, _OF_ALL)

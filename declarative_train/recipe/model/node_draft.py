@@ -49,8 +49,8 @@ _RULES = {
 @dataclass(slots=True, kw_only=True)
 class _Draft:
     """Draft of a node: its name, its entry in the graph, its inputs (`ports`) and outputs. `num_copies`: the number
-    under `repeat`, or None. `is_off`: True if `when` is false. A reference to such a node gets the value that the
-    node's first input reads."""
+    under `repeat`, or None. `is_off`: True if `when` is false. A reference to a node that is off leads to the value
+    that the first input of the node reads."""
 
     name: str
     entry: Entry
