@@ -68,8 +68,9 @@ class ExportFormat:
 
 
 def check(format: ExportFormat, program: Program, path: Path) -> float:
-    """Load the written file and compare it with the model: outputs for made-up rows, or tensors if the file has no
-    computation. Return the largest relative difference. Raises ExportFailure if it is more than rounding."""
+    """Load the written file and compare it with the model. Outputs for made-up rows are compared, or tensors if the
+    file has no computation. Return the largest relative difference. Raises ExportFailure if it is more than
+    rounding."""
     rows = program.rows(_CHECKED_ROWS)
     found = format.read_back(program, path, rows)
     wanted = program.answers(rows) if format.is_program else format.tensors(program)

@@ -133,8 +133,8 @@ class Prepare(nn.Module):
 
 
 class ToUnit(nn.Module):
-    """Layer that converts an output (B, *items) to the unit of its target's columns. For a target that is a count, the
-    model computes the logarithm of the count, and this layer returns the count."""
+    """Layer that converts an output (B, *items) to the unit of its target's columns. For a target that counts
+    something, the model's output is the logarithm of the count; this layer returns the count."""
 
     def __init__(self, meaning: Meaning, dtype: torch.dtype) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ def _item(values: Sequence[torch.Tensor], at: int) -> torch.Tensor:
 
 
 def _row_dims(entry: ProgramInput) -> int:
-    """Return how many of the last dimensions of an input belong to one row of the table. An input that is a window of
+    """Return how many dimensions of an input, counted from the last, belong to one row of the table. A window of
     several rows has one more dimension before them, which counts the rows."""
     made = entry.preparation
     numbers = max(len(each) for each in (made.fill, made.subtract, made.divide, (0.0,)) if each is not None)

@@ -65,8 +65,8 @@ _TOKENIZER = (
 
 
 def find_published_base(trained: Trained) -> Base | None:
-    """Return the published model with which training began, if it is a model of transformers (PEFT's adapters use its
-    names) and all its parameters were loaded; otherwise None."""
+    """Return the published model with which training began, if it is a model of transformers and all its parameters
+    were loaded. Otherwise return None. (PEFT's adapters use the names of such a model.)"""
     files = [each for each in trained.plan.weights if each.tensors is None or not each.tensors.alone]
     found = next((each for each in trained.plan.published if files and each.node == files[0].node), None)
     if found is None or found.config is None or len(files) > 1 or files[0].tensors is None:
@@ -155,10 +155,10 @@ def _labels(classes: Sequence[str], config: Mapping[str, Any]) -> dict[str, Any]
 def _tensors(
     module: nn.Module, found: PublishedPlan, tensors: TensorMapPlan, tied: set[str], dtype: torch.dtype
 ) -> Iterator[tuple[str, MakeTensor]]:
-    """Yield (name, function that returns the tensor) for each tensor of a published model that a block corresponds to.
-    `tensors`: map from the block's parameters to these tensors. `tied`: parameters to leave out, because they are tied
-    to another one. Buffers are written in at least float32, because training changes the bias of experts by less than
-    the precision of 16-bit floats."""
+    """Yield (name, function that returns the tensor) for each tensor that a block has in the files of a published
+    model. `tensors`: map from the block's parameters to these tensors. `tied`: parameters that are left out, because
+    they are tied to others. Buffers are written in at least float32, because training changes the bias of experts by
+    less than the precision of 16-bit floats."""
     sliced: dict[str, list[tuple[PartPlan, MakeTensor]]] = {}
     for name, parameter in module.state_dict(keep_vars=True).items():
         if f"{found.node}.{name}" in tied:
@@ -183,8 +183,8 @@ def _tensors(
 
 
 def _join_slices(slices: Sequence[tuple[PartPlan, MakeTensor]]) -> torch.Tensor:
-    """Return one tensor of the file, joined from several parameters of the model. `slices`: for each parameter, its
-    place in the tensor, and a function that returns its values."""
+    """Return one tensor of the file, made from several parameters of the model. `slices`: for each parameter, its place
+    in the tensor, and a function that returns its values."""
     part, made = slices[0]
     like = made()
     whole = like.new_empty(part.count, *like.shape[:-1], like.shape[-1] * part.step)

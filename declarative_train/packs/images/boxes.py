@@ -237,8 +237,8 @@ class BoxesField(Field):
         return np.asarray([known.index(each) for each in listed], np.int64)
 
     def clip_to_picture(self, boxes: Boxes, size: tuple[int, int], column: Column, row: int = 0) -> Boxes:
-        """Return the boxes in pixels of the image in the file, whose `size` is (height, width), clipped to this image.
-        Raises BadValueError."""
+        """Return the boxes clipped to their image, in pixels of the image in the file. `size`: (height, width) of this
+        image. Raises BadValueError if the numbers seem to be in another unit or format than the field says."""
         import numpy as np
 
         sides = np.asarray([size[1], size[0], size[1], size[0]], np.float64)

@@ -75,8 +75,9 @@ def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fi
 
 
 def list_trained_parts(fields: Sequence[FieldSpec], training: PreparedSet) -> list[Shown]:
-    """Return a table for each field with tokens that do not count in the loss. It has the first sample, divided where
-    the tokens change between counting and not counting."""
+    """Return a table for each token field whose first sample has tokens that do not count in the loss. (The first token
+    of a text never counts, so it is ignored.) The table has the text of this sample, with a new row wherever the tokens
+    begin or cease to count."""
     found = []
     for spec in fields:
         if spec.component.get("type") != "tokens" or "." in spec.name or not training.num_samples:

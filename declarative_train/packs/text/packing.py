@@ -66,8 +66,8 @@ def pack_together(sizes: Sequence[np.ndarray], lengths: Sequence[int], most: int
 
 
 def join_packings(packings: Sequence[Packing], firsts: Sequence[int]) -> Packing:
-    """Concatenate the packings of several lists of texts. No sample has texts of two lists. `firsts`: for each list,
-    the index that its first text has among the texts of all lists."""
+    """Join the packings of several lists of texts to one packing of all texts. The samples stay the same, so none has
+    texts of two lists. `firsts`: for each list, the index of its first text among all texts."""
     import numpy as np
 
     before = np.cumsum([0, *(len(each.texts) for each in packings)])

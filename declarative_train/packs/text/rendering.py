@@ -207,9 +207,9 @@ class _Environment(BoundedEnvironment):
         self.clock.look()
 
     def mark_turn(self, loop: int, item: Any = None) -> str:
-        """Return the mark that a template writes at the beginning of an iteration of loop number `loop`. `item`: value
-        of the loop's variable; if it is not a message, return "" (no mark). Without `item`, return the mark for the end
-        of the loop."""
+        """Return a mark, which a template writes into its text. `item`: value of a loop's variable. If it is a message,
+        the mark says that an iteration of loop number `loop` for this message begins here. If it is no message, return
+        "". Without `item`, the mark says that the loop ends here."""
         number = "" if item is None else getattr(item, "number", None)
         return "" if number is None else f"{TURN}{loop}:{number}{TURN}"
 

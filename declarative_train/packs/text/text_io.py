@@ -172,8 +172,8 @@ class TextCodec:
 
 
 def _ends(field: TokensField, found: Tokenizer) -> frozenset[int]:
-    """Return the tokens that end a text: the tokenizer's end-of-text token, and the first special token after an
-    answer."""
+    """Return the tokens that end a text. They are the tokenizer's end-of-text token, and the first special token that
+    the model learns to write in an answer, if the field has a chat template."""
     ends = {found.special["eos"]} if "eos" in found.special else set()
     try:
         template = chat.template_text(field.template, found)

@@ -33,8 +33,9 @@ def is_of_tokens(part: FieldReader) -> bool:
 def read_tokens(
     table: Table, rows: SetRows, parts: Sequence[FieldReader], *, skips: bool = False
 ) -> tuple[Table, SetRows, tuple[FieldReader, ...]]:
-    """Return (new table, rows of the set in it, readers of its fields). In the new table, tokens replace the columns of
-    texts. If texts are packed, it has a row for each sample instead of each text.
+    """Tokenize the texts of a table, unless the fields read no texts. Return (new table, rows of the set in it, readers
+    of its fields). In the new table, tokens replace the columns of texts. If texts are packed, it has a row for each
+    sample instead of each text.
 
     `rows`: rows of the set in `table`. `parts`: readers of the fields. `skips`: rows without a text are not used in any
     sample. Raises BadSampleError and SourceError."""

@@ -129,8 +129,9 @@ def _find(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
 def _divide_groups(
     model: nn.Module, size: int, plan: dict[str, str], styles: dict[str, str], whole: dict[str, str]
 ) -> dict[str, LayerCut]:
-    """Return {path of a submodule: its division}. `styles`: {path of a submodule: its style in the library's plan
-    `plan`}. If a group of submodules cannot be divided, it is added to `whole`, with the reason."""
+    """Return {path of a submodule: its division} for all groups of submodules that can be divided. A group that cannot
+    is added to `whole`, as {group: reason}; groups that are already there are left out. `styles`: {path of a submodule:
+    its style in the library's plan `plan`}."""
     groups: dict[str, dict[str, str]] = {}
     for name, style in styles.items():
         groups.setdefault(_group_of(name), {})[name] = style
@@ -256,8 +257,8 @@ def _group_of(name: str) -> str:
 
 
 def _find_ties_apart(model: nn.Module, cuts: dict[str, LayerCut]) -> Iterator[tuple[str, str]]:
-    """Yield (group, reason) for each group that must stay whole because of tied parameters: `cuts` divides one of its
-    parameters in another way than the parameter to which it is tied."""
+    """Yield (group, reason) for each group that must stay whole because of a tied parameter. It is a group in which
+    `cuts` divides a parameter, while the parameter to which it is tied is not divided in the same way."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -328,8 +329,8 @@ class _Part:
         return LayerCut("hidden", self._own())
 
     def cut_own_parameters(self) -> LayerCut:
-        """Return the division, by heads, of the parameters that the module itself has, such as attention sinks.
-        Parameters of its submodules are not included."""
+        """Return the division of the parameters that the module itself has, such as attention sinks: each rank has
+        those of its heads. Parameters of submodules are not included."""
         return LayerCut("heads", self._own())
 
     def share_identity(self) -> LayerCut:

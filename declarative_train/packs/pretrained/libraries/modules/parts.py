@@ -72,8 +72,8 @@ def _find(layer: PartInterface, inputs: Inputs) -> ModelParts | str:
 
 
 def _list_paths(model: nn.Module, plan: Mapping[str, Any]) -> list[str] | str:
-    """Return the paths of the parts in the library's pipeline plan. A list of layers gives one path for each layer. If
-    the plan cannot be used, return the reason."""
+    """Return the paths of a model's parts, which the library's pipeline plan names. The list of layers gives one path
+    for each layer. If the plan cannot be used, return the reason as text."""
     named, prefix = dict(model.named_modules()), _prefix(model)
     names = [name for name in plan if name in named and name.startswith(prefix)]
     lists = [name for name in names if isinstance(named[name], nn.ModuleList)]
@@ -102,9 +102,9 @@ def _list_kept(model: nn.Module) -> list[str]:
 
 
 def _try_parts(body: list[str], head: list[str], layer: PartInterface, inputs: Inputs, model: Any) -> ModelParts | str:
-    """Run the model on tensors without values. Return its parts, or the reason why they cannot be run one after the
-    other. `body`: paths of the parts before the head; `head`: paths of the head. Each part of the body must read the
-    output of the part before it; the head may read only some positions of it."""
+    """Run the model on tensors without values, to find out whether its parts can be run one after the other. Return the
+    parts, or the reason why not, as text. `body`: paths of the parts before the head. `head`: paths of the head. Each
+    part of the body must read the output of the part before it; the head may read only some positions of it."""
     paths = [*body, *head]
     seen: list[str] = []
     made: dict[str, TensorSpec] = {}
@@ -180,12 +180,12 @@ class LibraryPart(nn.Module):
         return self._dtrain_layer.run(self.frame, values, "inputs_embeds", self._dtrain_output)
 
     def compute_own(self, *given: Any, **named: Any) -> Any:
-        """Return the result of the library's module alone. (`forward` may run this part in a frame, a copy of the whole
-        model.)"""
+        """Run the library's own forward of this part, and return its result. (`forward` may instead run the part in a
+        frame, a copy of the whole model.)"""
         return super().forward(*given, **named)
 
     def reset_buffers(self) -> None:
-        """Write the values of the buffers after `to_empty`, as the library computed them."""
+        """Write the values that the library computed into the buffers again, because `to_empty` loses them."""
         with torch.no_grad():
             for name, buffer in self.named_buffers(remove_duplicate=False):
                 buffer.copy_(self._dtrain_buffers[name])
@@ -252,8 +252,8 @@ def _make_frame(body: nn.Module, paths: list[str], own: str, part: LibraryPart) 
 
 
 def count_operations(layer: PartInterface, length: int) -> float:
-    """Return the floating-point operations of a forward of the whole model per element of its weight matrices.
-    Embedding tables do not count as weight matrices. `length`: number of ids in a sample."""
+    """Return the floating-point operations of a forward of the whole model, divided by the number of elements in its
+    weight matrices. Embedding tables do not count as weight matrices. `length`: number of ids in a sample."""
     owners = (part for part in find_model(layer).modules() if not isinstance(part, nn.Embedding))
     weights = (item for part in owners for item in part.parameters(recurse=False) if item.dim() > 1)
     found = forward_flops(layer, {"main": TensorSpec((length,), "int64", num_values=1)})
