@@ -223,8 +223,9 @@ class Engine:
         return self._driver.buffers
 
     def set_training(self, training: bool) -> None:
-        """Switch between training and evaluation. Before an evaluation, running statistics are averaged over the ranks.
-        Modules whose parameters are all frozen stay in evaluation."""
+        """Switch between training and evaluation. For an evaluation, also average the running statistics over the ranks
+        and switch the parameters to the weights for evaluations. Modules whose parameters are all frozen stay in
+        evaluation."""
         if not training:
             self.synchronize_buffers()
         for module in self.modules:
@@ -245,8 +246,8 @@ class Engine:
             return self._driver.evaluate(batch)
 
     def synchronize_buffers(self) -> None:
-        """Average running statistics over the ranks, and switch the parameters to the weights for evaluations. Call
-        this before a checkpoint is saved."""
+        """Prepare the model for an evaluation or a checkpoint: average its running statistics over the ranks, and
+        switch the parameters to the weights for evaluations and checkpoints."""
         self.switch_weights(trains=False)
         if self.position.data.size > 1:
             average_buffers(self.model, self.position.data)

@@ -140,8 +140,8 @@ def describe_failure(
 
 
 def _unwrap(error: BaseException) -> BaseException:
-    """Return the original error if torch's pipeline code raised `error` because of it. Otherwise return `error`
-    itself."""
+    """Return the error that caused `error`, if torch's pipeline code raised `error` because of another error. Otherwise
+    return `error` itself."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next

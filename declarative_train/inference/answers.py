@@ -24,8 +24,9 @@ Columns = dict[str, "np.ndarray | list[str]"]
 
 @dataclass(frozen=True, slots=True)
 class PredictedOutputs:
-    """Outputs of the model to predict. `outputs`: names of all of them. `meanings`: for each output that is converted
-    to columns, what it predicts (a class, a number). `as_they_are`: names of the outputs that are not converted."""
+    """Choice of the outputs of a model that are predicted. `outputs`: their names. Some outputs are converted to
+    columns such as class names: `meanings` says what each of them predicts (a class, a number). `as_they_are`: names of
+    the outputs that are not converted."""
 
     outputs: tuple[str, ...]
     meanings: tuple[Meaning, ...]

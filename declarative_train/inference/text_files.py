@@ -60,8 +60,8 @@ class _ReadColumns(NamedTuple):
 
 def csv_input(files: Sequence[str], title: str, source: Mapping[str, object], titled: str | None = None) -> Input:
     """Return the rows of csv files. The dialect is that of the run's `source` if this is a csv, otherwise the default.
-    If the first file is a `.tsv`, values are separated by tabs. `title`: name of all files together in messages.
-    `titled`: name of a single file in messages; None: the path of each file."""
+    If the first file is a `.tsv`, values are separated by tabs. `title`: name in messages about all files together.
+    `titled`: name in messages about one of the files; None: its path."""
     own = dict(source) if source.get("type") == "csv" else {"type": "csv"}
     if files[0].lower().endswith(".tsv"):
         own["delimiter"] = "\t"

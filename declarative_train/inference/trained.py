@@ -126,8 +126,8 @@ class Trained:
         return classes_of(self.plan, self.fields[field])
 
     def unit(self, field: str) -> Unit | None:
-        """Return the numbers (multiply, add) that convert a value of the field to a value of its column: value *
-        multiply + add. Return None if both values are equal."""
+        """Return the numbers (multiply, add) that convert a value of the field to the value in its column: value *
+        multiply + add. Return None if no conversion is needed."""
         return unit_of(self.fields[field])
 
     @property

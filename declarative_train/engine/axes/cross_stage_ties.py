@@ -94,8 +94,8 @@ class SharedParameters:
             distributed.send(tensor, rank, group=self._group)
 
     def without_copies(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the gradients that count in the norm on this rank. Of a parameter with copies, only the copy on its
-        first stage counts."""
+        """Return those of this rank's `gradients` that count in the norm. If several stages have copies of a parameter,
+        its gradient counts only on the rank of the first of these stages."""
         named = self._parameters_by_name()
         elsewhere = {id(named[name].grad) for name, (first, *_) in self._members.items() if first != self._me}
         return [gradient for gradient in gradients if id(gradient) not in elsewhere]

@@ -52,8 +52,8 @@ def norm_of_parts(
 ) -> torch.Tensor:
     """Return the norm of all gradients of a model whose layers are divided over the ranks `group`. The result is
     bitwise equal on all these ranks. `norm`: function that returns the norm of given gradients. `parts`: this rank's
-    gradients of divided parameters, which differ between the ranks. `whole`: gradients of undivided parameters, which
-    are equal on all the ranks, and count once."""
+    gradients of divided parameters, which differ between the ranks. `whole`: gradients of undivided parameters. They
+    are equal on all these ranks, so each of them counts only once."""
     total = torch.stack([norm(each).double().square() for each in (parts, whole) if each])
     if whole:
         total[-1] /= group.size

@@ -96,8 +96,8 @@ class PipelineDriver:
     @property
     def buffers(self) -> list[torch.Tensor]:
         """Tensors into which torch receives values and gradients from other stages. torch allocates them for every
-        microbatch in the first step, and keeps them. With length buckets, each bucket has its own buffers; these are
-        the ones of the latest step."""
+        microbatch in the first step, and keeps them. Each length bucket has its own buffers; these are the ones of the
+        bucket that was used last."""
         return [info.buffer for stage in self._stages.get(self._level, ()) for info in stage.received]
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:

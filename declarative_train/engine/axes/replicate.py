@@ -104,8 +104,8 @@ def average_gradients(
     gradients: Iterable[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None = None
 ) -> None:
     """Average gradients over ranks, in place. The gradients are joined into buckets, because a few large messages are
-    faster than many small ones. While one bucket is sent, the next one is filled, and the averages of the previous one
-    are copied into the gradients. `dtype`: dtype of the messages; None: that of the gradients."""
+    faster than many small ones. While up to `UNDER_WAY` buckets are sent, the next one is filled. Then the averages of
+    the oldest bucket are copied into its gradients. `dtype`: dtype of the messages; None: that of the gradients."""
     under_way: deque[Callable[[], None]] = deque()
     for bucket in buckets(gradients):
         under_way.append(_begin_average(bucket, ranks, dtype))

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 
 def make_replicas(plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRunner) -> GradientSync:
     """Create a copy of the model (replica) on each device of the plan, and return the GradientSync that runs the
-    replicas. The replicas become `built.modules`. Evaluations use the first one, which has the running statistics.
-    `runner`: runs forward and backward of a chunk (the rows of one forward)."""
+    replicas. Afterwards `built.modules` is the list of the replicas. Evaluations use the first replica, whose running
+    statistics cover the rows of all replicas. `runner`: runs forward and backward of a chunk (the rows of one
+    forward)."""
     layout, device = plan.layout, runner.device
     runner.groups.microbatch_size = plan.batch.microbatch_size * layout.num_copies
     devices = [device] * layout.num_copies

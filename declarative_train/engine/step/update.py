@@ -34,10 +34,10 @@ class Update:
         self._global_norm = global_norm
 
     def __call__(self, lr_factor: float, measure: bool) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Clip the gradients and update the parameters. Return the gradient norm before clipping and a bool tensor that
-        says whether it is finite; each is None if it was not computed. With `non_finite: skip` or fp16, the update is
-        skipped if the norm is not finite. `lr_factor`: factor of the lr schedule. `measure`: compute the norm even if
-        only the logs need it."""
+        """Clip the gradients and update the parameters. Return (norm, finite). `norm`: gradient norm before clipping.
+        `finite`: bool tensor that says whether the norm is finite. Each is None if it was not computed. With
+        `non_finite: skip` or in fp16, the parameters are not updated if the norm is not finite. `lr_factor`: factor of
+        the lr schedule. `measure`: compute the norm even if only the logs need it."""
         optimizers = self._optimizers
         optimizers.set_lr_factor(lr_factor)
         if not (measure or self._guarded or self._max_norm is not None):
