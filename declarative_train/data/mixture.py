@@ -2,11 +2,11 @@
 
 share      integer weight of a source
 schedule   decides which source gives the sample at each position, and counts how many earlier positions have the same
-           source. It is a binary tree, in which the smallest shares are joined first (Huffman, 1952). At an inner node,
-           `left` of every `parts` turns take the left branch, evenly spread: turn t does if
-           (t * left + parts / 2) // parts is larger for t + 1 (Bresenham, 1965). So the number of times that a source
-           was used before a position differs from its share of the positions by less than 2. After `parts` turns of
-           the root, it is exact
+           source. It is a binary tree, in which the smallest shares are joined first (Huffman, 1952). Of every `parts`
+           positions that reach an inner node, `left` take the left branch. They are spread evenly: of the first t
+           positions, (t * left + parts / 2) // parts take it (Bresenham, 1965). So the number of times that a source
+           was used before a position differs from its share of the positions by less than 2. After as many positions
+           as the sum of all shares, it is exact
 pass       a source gives each of its n samples once (pass 0), then each again (pass 1, with shuffle in another order),
            and so on. Pass p consists of the turns of the source from p * n on. It may begin within an epoch of the
            mixture

@@ -107,12 +107,13 @@ class TrainingBatches:
         return self._index_without_buckets(epoch, self._position_without_buckets(epoch, positions))
 
     def _position_without_buckets(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return, for each of these positions of an epoch, where its sample would be if no field had length buckets."""
+        """Return, for each of these positions of an epoch, the position that its sample would have if no field had
+        length buckets."""
         return positions if self._buckets is None else self._buckets.positions(epoch, positions)
 
     def _index_without_buckets(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return an index in the set for each of these positions: that of the sample which is at this position in the
-        order without length buckets."""
+        """Return, for each of these positions of an epoch, the index in the set of the sample that would be there if no
+        field had length buckets."""
         if isinstance(self._order, MixedOrder):
             return self._order.sample_indices(self._order.at(epoch, positions))
         if not self._spec.shuffle:
@@ -421,8 +422,8 @@ def _cuts(spec: DataSpec, samples: SampleSet) -> BucketCuts | None:
 
 
 def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> bool:
-    """Return whether a set in memory may be copied to the device as a whole (see `may_lie_on_gpu`); always True if the
-    device is not a GPU. `steps_bytes`: memory that a step needs."""
+    """Return whether all of a set that is in host memory may be copied to the device, according to `may_lie_on_gpu`.
+    For a device that is not a GPU, return True. `steps_bytes`: memory that a step needs."""
     import torch
 
     if not is_gpu(device):

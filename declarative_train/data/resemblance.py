@@ -104,9 +104,10 @@ def _as_bytes(held: Mapping[str, np.ndarray], names: Collection[str], most: int)
 
 
 def _collision(held: Mapping[str, np.ndarray], names: Collection[str], most: int) -> float:
-    """Estimate the probability that two rows are equal in all fields `names`, as if all their columns were independent.
+    """Estimate the probability that two random rows are equal by chance in all fields `names`.
 
-    The estimate uses the first `most` rows. `held`: dict from field name to the values in memory.
+    All columns of the fields are taken as independent of each other. The estimate uses the first `most` rows. `held`:
+    dict from field name to the values in memory.
     """
     found = 1.0
     for name in names:

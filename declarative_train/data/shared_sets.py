@@ -304,12 +304,12 @@ class Sample:
             return None
 
     def pick_extremes(self, names: Sequence[str], num_rows: int, most: int) -> dict[str, np.ndarray | None]:
-        """Return a dict from field name to values, for the first `num_rows` training samples among these samples, and
-        at most `most` further ones with extreme values.
+        """Return a dict from field name to the field's values in some of the training samples: the first `num_rows`,
+        then at most `most` others with extreme values.
 
         A value is extreme if it is the minimum or the maximum of its column, or the closest to zero: logarithms, roots
-        and divisions fail there first. A set that is not in memory is not searched for them. The values of a field are
-        None if it is lazy or cannot be read now.
+        and divisions fail there first. If the training set is not in memory, extreme values are not searched. The
+        values of a field are None if it is lazy or cannot be read now.
         """
         if self._sets[0].held is None:
             return {name: self.first(name, num_rows) for name in names}

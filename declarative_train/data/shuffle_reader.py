@@ -417,9 +417,9 @@ class _PartMaker:
 
 
 def _join(pieces: list[Any]) -> Callable[[int | None, np.ndarray], tuple[np.ndarray, dict[str, torch.Tensor]]]:
-    """Return the function `take` that `make_batches` needs for one step: (epoch, positions) -> (sample numbers,
-    tensors). `take` ignores its arguments and joins, chunk by chunk, the parts that the loader processes have read.
-    `pieces`: the result of each loader process."""
+    """Join what the loader processes have read for one step, chunk by chunk. `pieces`: the result of each process.
+    Return a function that `make_batches` calls with (epoch, positions) to get (sample numbers, tensors). The function
+    does not use the values of its arguments, because the samples are read already."""
     batches = [unpack_batch(batch) for batch, _ in pieces]
     places = [np.cumsum([0, *sizes]) for _, sizes in pieces]
 

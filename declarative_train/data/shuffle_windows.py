@@ -243,8 +243,8 @@ class HeldWindow:
 
     @property
     def is_apart(self) -> bool:
-        """True if the rows of this window are in arrays of its own. This is so if the arena (the common memory of
-        windows) was full, or a field is lazy. The samples are then gathered separately from those of other windows."""
+        """True if the rows of this window are in arrays of its own, because the arena (the common memory of windows)
+        was full or a field is lazy. The samples are then gathered separately from those of other windows."""
         return self._place is None
 
     def _room(self, parts: Sequence[FieldReader], num_rows: int) -> dict[FieldReader, np.ndarray]:

@@ -136,9 +136,9 @@ class BatchSpec:
         row   = p % microbatch_size
 
     So the samples that all ranks process at the same time (a chunk) are consecutive. The assignment depends only on the
-    four sizes. A last, smaller batch fills the first slots. A rank without a sample in a chunk gets one row of padding:
-    a repeated sample with weight 0. With `pad_to_full`, as in a pipeline, every slot is padded to microbatch_size
-    rows.
+    four sizes. In a last, smaller batch of an epoch, some ranks have fewer samples in a chunk, or none. A rank without
+    a sample gets one row of padding: a repeated sample with weight 0. With `pad_to_full`, as in a pipeline, each rank
+    gets as much padding as is needed for microbatch_size rows in every chunk.
     """
 
     global_batch_size: int

@@ -69,8 +69,8 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class StatisticsCache:
-    """Cache on disk of the statistics of one set. `cut`: part of the cache key, with everything that decides which rows
-    of `table` are in the set."""
+    """Cache on disk of the statistics of one set of rows of `table`. `cut`: everything that decides which rows these
+    are; it is a part of the cache key."""
 
     table: Table
     cut: tuple[object, ...]

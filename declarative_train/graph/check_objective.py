@@ -59,10 +59,10 @@ class Measure:
     one_class: bool = False
 
     def with_task(self, target: TensorSpec | None) -> Measure:
-        """Return the metric with the task "multiclass" if two things hold: its target has a probability for each class,
-        and its loss expects that only one class is right (`one_class`). Without a task, the metric would allow several
-        right classes. Otherwise return the metric unchanged, also if its key `task` is set or does not exist. `target`:
-        spec of the target."""
+        """Return the metric with its key `task` set to "multiclass" if two things hold: its target has a probability
+        for each class, and its loss expects that only one class is right (`one_class`). Without a task, the metric
+        would allow several right classes. Otherwise return the metric unchanged. A metric whose `task` is set already,
+        or that has no such key, is unchanged too. `target`: spec of the target."""
         if (
             not self.one_class
             or target is None
@@ -108,8 +108,9 @@ def _select_counted(target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def _make_measure(name: str, metric: MetricTerm, losses: Mapping[str, LossTerm]) -> Measure:
-    """Return the Measure of the metric `name`. A metric without the key `of` and without inputs is computed for the
-    only loss of the recipe. Inputs that the metric names replace those of the loss."""
+    """Return the Measure of the metric `name`. The metric is computed for the loss that its key `of` names. If it has
+    neither `of` nor `input`, it is computed for the only loss of the recipe. It reads the tensors of this loss, except
+    where it names others. A metric without `of` that has an `input` is not computed for a loss."""
     borrowed = metric.of or (next(iter(losses)) if metric.input is None and len(losses) == 1 else None)
     if borrowed is None:
         assert metric.input is not None
@@ -271,8 +272,8 @@ class ObjectiveCheck:
         return self._recipe.model.scope.outputs.get(name, name)
 
     def _target_counts(self, term: Term) -> bool:
-        """Return whether the number of valid items of a loss depends on the values of its target. It does with
-        `ignore_index`, for example."""
+        """Return whether the values of the target decide how many items of a loss count (as with `ignore_index`), or
+        how large its `balanced` class weights are."""
         if term.component.needs_balance:
             return True
         judged, target = self._specs[term.edges.input], self._specs[str(term.edges.target)]

@@ -54,7 +54,8 @@ class Cuts:
 
     @property
     def of_experts(self) -> frozenset[str]:
-        """Names of the parameters that the ranks of `expert` divide; the ranks of `tensor` divide all others."""
+        """Names of the parameters that the ranks of `expert` divide. All other parameters in `parameters` are divided
+        by the ranks of `tensor`."""
         paths = tuple(f"{path}." for path, node in self.with_parts() if node.kind == "experts")
         return frozenset(name for name in self.parameters if name.startswith(paths))
 

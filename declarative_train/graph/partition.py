@@ -91,9 +91,9 @@ def wire_name(graph: Graph, edge: Edge) -> str:
 
 
 def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
-    """Return a copy of the graph in which blocks are replaced by the nodes inside them. `units`: paths of nodes; a
-    block is replaced if it contains one of them. A library's model is replaced by its parts if the graph of its parts
-    is known. A block or model stays whole if another node calls it again."""
+    """Return a copy of the graph in which some blocks are replaced by the nodes inside them: each block that contains
+    one of `units` (paths of nodes). A library's model is replaced by its parts if the graph of its parts is known. A
+    block or model stays whole if another node calls it again (`reuse`)."""
     nodes: list[Node] = []
     moved: dict[Edge, Edge] = {}
     reused = {node.target for node in graph.nodes if node.kind == "reuse"}
