@@ -133,9 +133,9 @@ class Checkpoints:
         return self.store.path(state.step)
 
     def is_stuck(self) -> bool:
-        """Wait until the current save is complete, and return False; or return True as soon as the remote store of any
-        rank does not answer. For a local folder return False at once, without waiting. All ranks must call this
-        together, and all get the same result."""
+        """Return True if the current save is stuck: the remote store of some rank does not answer. Otherwise wait until
+        the save is complete, and return False. For a local folder, return False without waiting. All ranks must call
+        this together, and all get the same result."""
         if self.store.is_local:
             return False
         while True:  # this rank's thread may wait for another rank, whose store does not answer

@@ -207,8 +207,8 @@ class Coordinator:
         self.finish(code, [unsaved_message("while it waited for other nodes", loses=False), *hint])
 
     def _results(self) -> dict[Place, NodeResult]:
-        """Return a dict from nodes to how this round (a start of all ranks) ended on them, for the nodes that have
-        reported this."""
+        """Return how this round (a start of all ranks) ended on each node, as a dict from the node. Nodes that have not
+        reported this yet are left out."""
         found = {}
         for place in self._places:
             seen = self._seen.get(place.node)

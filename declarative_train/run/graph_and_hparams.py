@@ -62,9 +62,9 @@ _ALWAYS = ("training.", "vars.", "seed")
 
 
 def hyperparameters(plan: Plan) -> dict[str, Value]:
-    """Return the settings of a run that TensorBoard compares between runs, with mode and lr first. They are all
-    settings in the sections `training` and `vars`, and those from `--set` or a sweep. Settings without a value are left
-    out."""
+    """Return the hyper-parameters of a run, which TensorBoard compares between runs, by their names in its table. They
+    are the settings in the sections `training` and `vars`, the seed, settings from `--set` or a sweep, and facts about
+    the plan, such as the mode and the number of parameters. Settings without a value are left out."""
     training = plan.training
     found: dict[str, Value] = {"mode": plan.layout.mode, "ranks": len(plan.layout.ranks)}
     asked = select_overridden(plan.overrides, plan.settings)

@@ -25,17 +25,18 @@ Terms = list[float | None]  # value of each loss term over a global batch; None:
 
 @dataclass(slots=True)
 class Means:
-    """Sums from which means are computed. A loss term has one value per step, over the global batch; its mean is taken
-    over the steps in which it has valid items. The mean of a metric is taken over rows."""
+    """Sums from which the means of loss terms and metrics are computed. A loss term has one value per step, over the
+    global batch. Its mean is taken over the steps in which it has valid items. The mean of a metric is taken over
+    rows."""
 
     num_steps: int = 0
     terms: list[tuple[float, int]] = field(default_factory=list)  # sum over steps, number of steps with an item
     metrics: dict[str, tuple[float, int]] = field(default_factory=dict)  # sum over rows, number of rows
 
     def add(self, steps: list[Terms], metrics: dict[str, float], num_rows: int) -> None:
-        """Add the values of loss terms in `steps`, and of metrics. `metrics`: means of the metrics over `num_rows`
-        rows; a nan is not added. Steps are added one after the other, so that the sums are bitwise the same, no matter
-        how many steps a call adds."""
+        """Add the values of loss terms, one list for each step, and of metrics. `metrics`: means of the metrics over
+        `num_rows` rows; a nan is not added. Steps are added one after the other. So the sums are bitwise the same, no
+        matter how many steps a call adds."""
         self.num_steps += len(steps)
         if steps:
             old = self.terms or [(0.0, 0)] * len(steps[0])

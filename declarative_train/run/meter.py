@@ -140,9 +140,9 @@ def tokens_per_sample(plan: Plan) -> int | None:
 
 
 def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
-    """Return the samples per second of all devices together at their peak rate. The MFU is the measured rate divided by
-    this number. Return None if no peak rate is known (on the CPU, or on an unknown GPU) or the model has no matrix
-    products."""
+    """Return how many samples per second all devices together would compute at their peak rate. The measured rate
+    divided by this number is the MFU. Return None if no peak rate is known (on the CPU, or on an unknown GPU), or if
+    the model has no matrix products."""
     peak = peak_flops(device, plan.training.arithmetic)
     if peak is None or not plan.flops.model:
         return None

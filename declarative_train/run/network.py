@@ -41,7 +41,7 @@ def allow_connections() -> None:
 def interface_to(address: str) -> str | None:
     """Return the network interface through which this machine reaches `address`, the machine of rank 0; None if it is
     unknown. If NCCL_SOCKET_IFNAME names one interface, this one is returned. On the machine of rank 0, `address` may be
-    a loopback address; then this raises RunFailure if several interfaces are possible.
+    a loopback address. Then the machine's only other interface is returned; if there are several, RunFailure is raised.
 
     gloo would choose the address of this machine's name. On Debian this is 127.0.1.1, which no other machine can
     reach."""

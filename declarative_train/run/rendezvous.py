@@ -176,7 +176,7 @@ class NodeRendezvous(RendezvousHandler):
         return False
 
     def set_closed(self) -> None:
-        """Do nothing: for torch's launcher there are no other agents."""
+        """Do nothing. torch's launcher calls this for the agents of other nodes, and it knows of none."""
 
     def num_nodes_waiting(self) -> int:
         """Return 0, because no other agent waits. torch's launcher calls this often, so it also calls `look`, which may

@@ -15,8 +15,9 @@ class RunState:
     and the position in the data follow. `seconds`: training time so far. `loss_scale`: state of fp16's loss scale,
     otherwise None.
 
-    Fields `best_*` belong to checkpoint.best, fields `stop_*` to training.early_stop. `*_of`: mode and metric, such as
-    `max validation/accuracy`. `*_value`: the best value so far. `*_step`: the step of the last improvement."""
+    The fields `best_*` are for `checkpoint.best`, the fields `stop_*` for `training.early_stop`. Field `*_of`: mode and
+    name of the watched metric, such as `max validation/accuracy`. Field `*_value`: its best value so far. Field
+    `*_step`: the step at which it last improved."""
 
     step: int = 0
     best_of: str | None = None
@@ -33,9 +34,9 @@ class RunState:
     epoch: dict[str, Any] = field(default_factory=dict)  # means of the current, unfinished epoch
 
     def adopt_targets(self, plan: Plan) -> list[str]:
-        """Take from `plan` which metrics `checkpoint.best` and `training.early_stop` watch. If a metric is not the same
-        as before, discard its best value. Also drop the sums of metrics that the plan no longer has. Return a notice if
-        the run thereby loses its best checkpoint so far."""
+        """Take from `plan` which metrics `checkpoint.best` and `training.early_stop` watch. If one of them now watches
+        another metric, discard its best value. Also drop the sums of metrics that the plan no longer has. Return a
+        notice if there was a best checkpoint and its value is discarded."""
         checkpoint, early = plan.checkpoint, plan.training.early_stop
         best_of = f"{checkpoint.best_mode} {checkpoint.best_metric}" if checkpoint and checkpoint.best_metric else None
         stop_of = f"{early.mode} {early.metric}" if early else None

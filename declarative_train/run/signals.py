@@ -102,9 +102,9 @@ class StopRequest:
         threading.Thread(target=self._watch, args=(self._read,), name="signals", daemon=True).start()
 
     def finish(self) -> None:
-        """Report that the work of this process is done: from now on a signal does not make it stop. One case remains.
-        If a signal arrives and another rank has exited, this process exits at once with code 0; otherwise the launcher
-        would wait half a minute for it."""
+        """Report that the work of this process is done: from now on a signal does not make it stop. There is one
+        exception. If a signal arrives and another rank has exited, this process exits at once with code 0. Otherwise
+        the launcher would wait half a minute for it."""
         self._is_finished = True
 
     def restore(self) -> None:

@@ -136,8 +136,8 @@ def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[Candidate
 
 
 def axes_of(plan: Plan) -> Settings:
-    """Return the value of `parallelism` in a recipe that gives the layout of a plan. Without a pipeline, the last axis
-    of data parallelism has the size `all`, so that the value can also be used with other numbers of GPUs."""
+    """Return the value of `parallelism` with which a recipe gets the layout of this plan. Without a pipeline, the last
+    axis of data parallelism has the size `all`, so that the value can also be used with other numbers of GPUs."""
     layout = plan.layout
     sizes = {axis.name: axis.size for axis in layout.mesh}
     data: Settings = {name: size for name, size in sizes.items() if name in ("replicate", "shard")}
@@ -178,8 +178,8 @@ def _changes_of(plan: Plan, source: Source, does_fit: bool) -> Iterator[tuple[st
 
 
 def _try_change(source: Source, settings: Settings) -> Tried | None:
-    """Return the memory in bytes and the seconds of a step with changed settings. Return None if no plan can be
-    compiled with them."""
+    """Compile the recipe with changed settings. Return the memory of the plan in bytes and the seconds of its step,
+    which are None if unknown. Return None if the settings give no plan."""
     try:
         plan = source.plan(settings)
     except DtrainError:

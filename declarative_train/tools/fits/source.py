@@ -52,8 +52,8 @@ def _words(gpu: Hardware) -> set[str]:
 
 
 def _model(gpu: Hardware) -> str:
-    """Return the model in a GPU's name, such as `a100`. GPUs of one model may have several names, which differ in the
-    form of the board (sxm, pcie) and the memory size."""
+    """Return the part of a GPU's name that names the model, such as `a100`. The rest of the name is the form of the
+    board (sxm, pcie) or the memory size."""
     first, _, rest = gpu.name.partition("-")
     return rest if first == "rtx" else first
 

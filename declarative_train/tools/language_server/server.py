@@ -308,8 +308,8 @@ class RecipeServer:
 
 
 def _function(method: Handler) -> Handler:
-    """Return a function that calls the bound method `method`, because pygls sets attributes on its handlers, which
-    bound methods do not allow."""
+    """Return a function that calls `method`. pygls sets attributes on its handlers, and a bound method does not allow
+    this."""
 
     async def handler(params: Any) -> object:
         return await method(params)

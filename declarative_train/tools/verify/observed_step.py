@@ -172,9 +172,9 @@ class _Observer:
                 part.register_forward_hook(lambda _, inputs, output, path=path: take(path, inputs, output))
 
     def _rows_of(self, replica: int, chunk: int) -> Sequence[int]:
-        """Return which rows of the global batch one call of the model reads, as indices, without rows of padding.
-        `chunk`: index of the call in the step. `replica`: index of the model's copy in the process; only mode `dp` has
-        several."""
+        """Return the rows of the global batch that one call of the model reads, as indices. Rows of padding are left
+        out. `chunk`: index of the call in the step. `replica`: which copy of the model is called; only mode `dp` has
+        several copies in a process."""
         if chunk >= len(self._positions):
             return ()
         positions = self._positions[chunk]

@@ -48,8 +48,8 @@ def _in_float64(plan: Plan) -> Plan:
 
 def one_process(plan: Plan, *, in_microbatches: bool) -> Plan:
     """Return the plan for the same step in one process: without mesh axes, compilation and activation checkpointing.
-    One forward computes the whole batch. There is one exception: if `in_microbatches`, or if a node or loss depends on
-    the size of a microbatch, each forward computes as many rows as a microbatch of a rank has."""
+    One forward computes the whole batch. In two cases, each forward computes only as many rows as a microbatch of a
+    rank has: if `in_microbatches`, or if a node or a loss depends on which rows are in a microbatch."""
     batch, layout = plan.batch, plan.layout
     size = batch.global_batch_size
     if in_microbatches or depends_on_microbatches(plan):
@@ -76,8 +76,8 @@ def one_process(plan: Plan, *, in_microbatches: bool) -> Plan:
 
 
 def depends_on_microbatches(plan: Plan) -> bool:
-    """Return whether a node or a loss computes over all samples of a microbatch, so that its gradients depend on the
-    layout."""
+    """Return whether a node or a loss computes over all samples of a microbatch. Then the gradients depend on how the
+    batch is divided into microbatches."""
     layers = (read_layer(node.component, plan.plugins) for _, node in layer_nodes(plan.graph) if node.component)
     over = [getattr(layer, "over", None) for layer in layers]
     over += [term.component.get("over") for term in plan.objective.terms]
