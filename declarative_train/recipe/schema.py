@@ -219,9 +219,8 @@ class _Definitions:
 
 
 def _document(definitions: Schema, model: type[BaseModel]) -> None:
-    """Add the docstrings under the fields of pydantic classes to `definitions`, as descriptions, in place. The classes
-    are those in the annotations of `model`, at any depth.
-    """
+    """Add descriptions to `definitions`, in place. The descriptions are the docstrings under the fields of pydantic
+    classes. These classes are all in the annotations of the fields of `model`, at any depth."""
     for field in model.model_fields.values():
         for each in models_in(field.annotation):
             properties = definitions.get(each.__name__, {}).get("properties", {})

@@ -15,7 +15,9 @@ from declarative_train.source.setting import wrap_in_path
 
 class SweepChoice(NamedTuple):
     """Setting that a sweep varies, and its possible values. `key`: dotted path of the setting. The values are a list,
-    `values`, or a range of numbers from `low` to `high`. `log`, `step`: the keys of the range with these names."""
+    `values`, or a range of numbers from `low` to `high`. `log`: whether numbers of the range are chosen on a
+    logarithmic scale. `step`: distance between the possible numbers of the range; None if the recipe does not set it.
+    """
 
     key: str
     span: Span

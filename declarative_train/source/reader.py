@@ -81,8 +81,9 @@ def find_siblings(path: str, typed: str) -> Iterator[str]:
 
 
 def find_tree(path: str) -> str:
-    """Return the root folder of the files that belong to a recipe. It is the git repository of the recipe. If there is
-    none, it is the working directory if the recipe is inside it, else the folder of the recipe."""
+    """Return the root of the folder tree to which a recipe belongs. If the recipe is in a git repository, this is the
+    folder of the repository. Otherwise it is the working directory if the recipe is inside it, else the folder of the
+    recipe."""
     folder = Path(os.path.realpath(path)).parent
     for parent in (folder, *folder.parents):
         if (parent / ".git").exists():

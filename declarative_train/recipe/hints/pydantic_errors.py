@@ -268,9 +268,9 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
 
 
 def _report_no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
-    """Return the diagnostic for a value that has none of its allowed forms. Its message names these forms. `problems`:
-    one error of pydantic for each form. `where`: name in the message if the value is the whole mapping that was
-    validated."""
+    """Return the diagnostic for a value that may have several forms and has none of them. Its message names the forms.
+    `problems`: one error of pydantic for each form. `where`: name of the value in the message if it is the whole
+    mapping that was validated."""
     first = problems[0]
     wanted: list[str] = []
     for problem in problems:
