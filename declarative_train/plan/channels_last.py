@@ -51,13 +51,13 @@ class ReorderedElements:
 
 
 def count_reordered(graph: Graph) -> ReorderedElements:
-    """Return how many elements per sample all nodes of a graph together copy into another memory format."""
+    """Return how many elements per sample the nodes of a graph copy into another memory format, all nodes together."""
     return sum(count_reordered_by_node(graph).values(), ReorderedElements())
 
 
 def count_reordered_by_node(graph: Graph) -> dict[str, ReorderedElements]:
-    """Return a dict from each node of a graph to how many elements per sample it would copy into another memory format:
-    in a model with the default format, and in one with channels last."""
+    """Return a dict from each node of a graph to the elements per sample that it copies into another memory format.
+    There is one count for a model with the default format, and one for a model with channels last."""
     specs, found = graph.specs(), {}
     for node in graph.nodes:
         called = graph.node(str(node.target)) if node.kind == "reuse" else node

@@ -110,9 +110,12 @@ def _relative_to(home: str, value: object, key: str = "") -> object:
 
 
 def _values(plan: Plan, of: object) -> dict[str, object]:
-    """Return the values of a plan that decide the numbers of its run, as a dict from dotted path to value. `of`: these
-    values as nested dicts and lists. If the recipe gives the length of the run in epochs, the number of epochs replaces
-    the number of steps."""
+    """Return the values of a plan that decide the numbers of its run, as a dict from dotted path to value. `of`: the
+    same values as nested dicts and lists.
+
+    If the recipe gives the length of the run in epochs, the dict has the number of epochs in place of the number of
+    steps.
+    """
     found = dict(_leaves(of))
     if plan.training.num_epochs is not None:
         found["training.epochs"] = plan.training.num_epochs

@@ -129,9 +129,9 @@ def _spec(graph: Graph, name: str) -> TensorSpec:
 
 
 def _field_of(graph: Graph, name: str) -> tuple[str | None, bool]:
-    """Return (field, whether its elements are reordered or selected) for a batch entry that consists of the values of
-    one field. Return (None, False) if it is computed from several fields, or if its values differ from those of the
-    field."""
+    """Return (field, is_moved) for a batch entry that consists of the values of one field. `is_moved`: the values are
+    reordered or selected. Return (None, False) if the entry is computed from several fields, or if its values differ
+    from those of the field."""
     found = _read(graph, graph.outputs.get(name, name))
     return found if found is not None else (None, False)
 
@@ -150,8 +150,8 @@ def _read(graph: Graph, edge: Edge) -> tuple[str, bool] | None:
 
 
 def _single_reference(term: Term) -> str | None:
-    """Return the name of the only tensor in an expression that reshapes, permutes or indexes it, or converts its dtype.
-    Return None for any other expression."""
+    """Return the name of the tensor in an expression that only reshapes, permutes or indexes one tensor, or converts
+    its dtype. Return None for any other expression."""
     if isinstance(term, Reference):
         return term.text
     if isinstance(term, Operation) and term.name in _SAME_VALUES and len(term.operands) == 1:

@@ -117,11 +117,12 @@ def _fields_in(plan: Mapping[str, Any]) -> Mapping[str, FieldSpec]:
 
 
 def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
-    """Return the fields that the loaded weights were trained with, and whose statistics must therefore stay the same.
+    """Return the names of the fields that the loaded weights were trained with. The statistics of these fields must
+    stay the same.
 
     For weights of the whole model, these are all fields. For weights of one node, these are the fields that the node's
-    inputs are computed from. If a loss reads the node's output directly, or through nodes without parameters, the
-    fields of the loss's target are added.
+    inputs are computed from. The fields of a loss's target are added if the loss reads the output of the node. The loss
+    may read it directly, or through nodes without parameters.
     """
     if not weights.node:
         return tuple(recipe.data.fields)

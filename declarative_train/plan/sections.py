@@ -31,7 +31,8 @@ from declarative_train.recipe.sections.logging import RUNS, PluginSink
 
 
 def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[str, UnitPlan]:
-    """Return a dict from metric to the conversion of its input and target to the unit of the target's columns.
+    """Return a dict from metric to a conversion. It converts the metric's input and target to the unit of the columns
+    of the target.
 
     `units`: dict from metric to (field of the target, unit of this field). A conversion applies to one row of the
     field, even if a sample is a window of several rows.

@@ -62,10 +62,11 @@ def respell(tensors: TensorMapPlan, name: str) -> str:
 
 
 def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | None = None) -> tuple[PartPlan, ...]:
-    """Return the tensors of a published file that fill a parameter; () if published models do not have this parameter.
+    """Return the tensors of a published file that fill the parameter `parameter`. Return () if published models do not
+    have this parameter.
 
-    `stored`: the names in the file; None if unknown. The names in the result begin with `TensorMapPlan.prefix`, except
-    if no name in `stored` does.
+    `stored`: the names in the file; None if unknown. The tensor names in the result begin with `TensorMapPlan.prefix`.
+    If no name in `stored` begins with it, the prefix is left out.
     """
     found: Iterable[PartPlan] = tensors.entries.get(parameter, ())
     copies: tuple[str, ...] = ()
@@ -292,8 +293,9 @@ class ModelTensors(NamedTuple):
 
 
 def _below(held: ModelTensors, node: str) -> tuple[dict[str, tuple[int, ...]], list[list[str]]]:
-    """Return the parameters of the model's node `node`, in two forms: a dict from name to shape, and a list with all
-    names of each parameter (a tied one has several). Names are relative to the node. "" stands for the whole model."""
+    """Return the parameters of a node in two forms: a dict from name to shape, and a list with one list for each
+    parameter, which has all its names. A tied parameter has several names. `node`: path of the node; "" for the whole
+    model. Names are relative to the node."""
     prefix = f"{node}." if node else ""
     names: dict[str, list[str]] = {}
     below = {}

@@ -230,8 +230,11 @@ def _choice(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict], target: Targ
 
 def _best_of_families(verdicts: Iterable[LayoutVerdict], best: LayoutVerdict) -> list[LayoutVerdict]:
     """Return the verdict on one candidate of each family, in the order of the candidates. A family is a group of
-    similar modes (`Candidate.family`). For the family of the chosen candidate, `best`, it is `best`. For any other
-    family, it is the fastest candidate that fits, or the smallest one if none fits."""
+    similar modes (`Candidate.family`).
+
+    `best`: the chosen candidate, which represents its own family. Any other family is represented by its fastest
+    candidate that fits. If none fits, it is represented by its smallest candidate.
+    """
     families: dict[str, list[LayoutVerdict]] = {}
     for each in verdicts:
         families.setdefault(each.candidate.family, []).append(each)

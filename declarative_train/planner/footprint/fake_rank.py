@@ -39,11 +39,11 @@ MOST_STEPS, MOST_ROWS, MOST_WIDTH = 16, 64, 512  # sizes of the lstm that is run
 
 
 class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode that returns results which fake tensors cannot compute.
+    """Mode in which four operations return results that fake tensors cannot compute.
 
     a scalar that is read        1, so that every step counts as finite
-    sizes of a split             equal, if they are values of a tensor (the number of tokens for each expert)
-    workspace of oneDNN's lstm   of the size that it has on the CPU; with fake tensors it would be empty
+    a split of a tensor          parts of equal sizes, if the sizes are values of a tensor (the tokens for each expert)
+    oneDNN's lstm                a workspace of the size that it has on the CPU; with fake tensors it would be empty
     grouped products             empty tensors of the right shape, for dtypes other than bfloat16, which torch rejects
     """
 

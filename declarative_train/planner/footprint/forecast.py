@@ -168,11 +168,12 @@ def _chunks(plan: Plan) -> int:
 
 
 def _fewer_microbatches(plan: Plan) -> list[Plan]:
-    """Return three copies of a pipeline's plan with fewer microbatches, to be traced in its place. If the first has n
-    microbatches and the pipeline has r ranks, the others have n + r and n + 2 r. A full pipeline repeats its schedule,
-    so memory is constant or grows linearly with the microbatches.
+    """Return three copies of a pipeline's plan with fewer microbatches, to be traced instead of the plan. Return []
+    without a pipeline, if tracing the three copies would not be less work, or if the schedule does not allow these
+    numbers.
 
-    The list is empty without a pipeline, or if tracing the three copies would not be less work.
+    If the first copy has n microbatches and the pipeline has r ranks, the others have n + r and n + 2 r. This is
+    enough, because a full pipeline repeats its schedule: memory is constant or grows linearly with the microbatches.
     """
     pipeline, ranks, number = plan.layout.pipeline, plan.layout.size("pipeline"), _chunks(plan)
     if pipeline is None:
@@ -281,8 +282,8 @@ def _device(layout: LayoutPlan) -> Literal["cuda", "cpu", "mps"]:
 
 
 def _are_chunks_alike(layout: LayoutPlan) -> bool:
-    """Return whether all accumulation steps (chunks) do the same work. The last one does more if gradients are only
-    reduced there, or averaged over replicas."""
+    """Return whether all accumulation steps (chunks) do the same work. They do not if gradients are reduced, or
+    averaged over replicas, only in the last one."""
     if layout.sharding is not None:
         return not layout.sharding.keeps_gradients and not layout.has("replicate")
     return layout.is_one_process and not layout.scatters
