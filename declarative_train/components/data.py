@@ -207,8 +207,8 @@ class NoStatisticsError(ValueError):
 
 
 class Tally(ABC):
-    """Accumulator of a field's statistics over chunks of the training rows. `needs_rows`: if False, the statistics are
-    known without rows, and `add` is not called."""
+    """Accumulator of a field's statistics over chunks of the training rows. `needs_rows`: False if the statistics do
+    not depend on the rows; then `add` is not called."""
 
     needs_rows: ClassVar[bool] = True
 

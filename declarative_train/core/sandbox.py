@@ -131,8 +131,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return self.check_value(value)
 
     def check_call(self, function: Callable[..., Any], *given: object) -> None:
-        """Check a call before the function runs. Raises TooCostly if an argument, or the object whose method is called,
-        is too large, or if the result would be too large. `given`: the arguments."""
+        """Check a call before the function runs. `given`: the arguments of the call. Raises TooCostly if an argument is
+        too large, if the object whose method is called is too large, or if the result could be too large."""
         receiver = getattr(getattr(function, "__wrapped__", function), "__self__", None)  # Jinja wraps `format`
         weighed = [each for each in (receiver, *given) if isinstance(each, str | list | tuple | dict | int)]
         self.check(weighed)
@@ -168,7 +168,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def _check_growth(self, name: str, given: Sequence[Any]) -> None:
         """Raise TooCostly if a call could return a text that is too long. `name`: name of the function. `given`: its
-        arguments. Only functions that repeat, join or pad a text are checked."""
+        arguments. Only some functions are checked, such as those that join, replace or pad texts."""
         if name in _PADS and any(isinstance(each, int) and each > MAX_WIDTH for each in given):
             raise _too_wide()
         if name == "indent" and any(isinstance(each, str) and len(each) > MAX_WIDTH for each in given[1:]):

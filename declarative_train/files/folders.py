@@ -46,8 +46,9 @@ def list_files(root: str) -> list[str]:
 
 
 def _finds(system: Any) -> bool:
-    """Return whether an fsspec file system has its own method to list everything below a folder with one call, as
-    object stores have. fsspec's generic method skips folders that fail."""
+    """Return whether an fsspec file system has its own method that lists everything below a folder with one call.
+    Object stores have one. For other file systems `_walk` lists the folders one by one, because fsspec's generic method
+    skips folders that fail."""
     from fsspec.asyn import AsyncFileSystem
 
     return getattr(type(system), "_find", AsyncFileSystem._find) is not AsyncFileSystem._find

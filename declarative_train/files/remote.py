@@ -26,8 +26,8 @@ T = TypeVar("T")
 
 class FileInfo(NamedTuple):
     """Facts that a file system reported about a file. `size`: in bytes. `tag`: date or tag that changes with the
-    content, "" if there is none. `in_parts`: whether its server supports ranges. `at`: time of the report
-    (`time.monotonic`)."""
+    content, "" if there is none. `in_parts`: whether a range of the file's bytes can be requested. `at`: time of the
+    report (`time.monotonic`)."""
 
     size: int
     tag: str

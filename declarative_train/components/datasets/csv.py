@@ -147,9 +147,9 @@ class CsvDataset(FilesDataset):
             raise SourceError("unreadable", f"cannot read {format_path(path)}: {error}") from error
 
     def _schema(self, room: _BlockSize, files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
-        """Return an Arrow schema whose types can hold all values of all files. The types are detected from the first
-        block. If a later value does not fit, its column gets the next wider type, and detection starts again. `room`:
-        size of the blocks. `heartbeat`: called after each block, to show progress."""
+        """Return an Arrow schema whose types can hold all values of all files. pyarrow detects the types from the first
+        block of a file. If a later value does not fit the type of its column, the column gets the next wider type, and
+        all files are read again. `room`: size of the blocks. `heartbeat`: called after each block, to show progress."""
         import pyarrow as pa
 
         wider: dict[str, Any] = {}
@@ -309,10 +309,10 @@ class CsvDataset(FilesDataset):
 
     def _format_line(self, path: str, row: int) -> str:
         """Return the line of the file at which a row begins, as `line 12`. To find it, the file is read again. If this
-        fails, return `row 11`, which counts from 1 without the header.
+        fails, return `row 11`: the number of the row, from 1, without the header.
 
-        `row`: pyarrow's number of the row. It counts rows from 1, with the header. It differs from the line after a
-        blank line, or after a line break in quotes."""
+        `row`: the number of the row as pyarrow counts, from 1, with the header. Blank lines and line breaks in quotes
+        make it differ from the number of the line."""
         begin, left = 1, row
         most = csv.field_size_limit(_MOST_BLOCK)
         try:

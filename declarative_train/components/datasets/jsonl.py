@@ -186,9 +186,9 @@ def _find_common_type(one: Any, other: Any) -> Any:
 
 
 def _find_widest_type(kind: Any) -> Any:
-    """Return the widest Arrow type to which values of the type `kind` can be converted: float64 for all numbers, text
-    for dates. In lists and objects, the types of the items are widened. Other types stay the same. Return None for the
-    type of missing values."""
+    """Return the widest Arrow type to which values of the type `kind` can be converted. It is float64 for all numbers,
+    and text for dates. In lists and objects, the types of the items are widened. Other types stay the same. If `kind`
+    is the type of a column of missing values only, return None."""
     import pyarrow as pa
 
     types = pa.types

@@ -26,12 +26,11 @@ def emit(
     names: Mapping[str, fx.Node],
     draw: Callable[[str, int], Callable[..., Any]] | None = None,
 ) -> fx.Node:
-    """Add the calls of an expression to an fx graph, and return the fx node of the result. `names`: the fx node for
-    each name in `expression.names`.
+    """Add the calls of an expression to the fx graph `graph`, and return the fx node of the result. `names`: a dict
+    from each name in `expression.names` to its fx node.
 
-    `draw(name, number)`: function that returns the callable for a call of the random function `name`. `number`: how
-    many random calls come before this one in the expression. If `draw` is None, random functions are called like all
-    others."""
+    `draw(name, number)`: function that returns what to call in place of the random function `name`. `number`: how many
+    random calls come before this one in the expression. If `draw` is None, random functions are called as they are."""
     num_drawn = itertools.count()
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:

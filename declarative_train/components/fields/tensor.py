@@ -194,7 +194,7 @@ class TensorField(FieldOfColumns):
         statistics: Mapping[str, object],
         out: np.ndarray | None,
     ) -> np.ndarray:
-        """Return the values of the field for these rows as an array. `out`: memory in which the result may be made;
+        """Return the values of the field for these rows as an array. `out`: array whose memory the result may use;
         None: the result has memory of its own."""
         import numpy as np
 

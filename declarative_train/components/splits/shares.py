@@ -40,7 +40,7 @@ class RandomSplit(Split):
 
 class LastSplit(Split):
     """The last rows of the source, which come after the training rows. If the window has a key `by` and this set has no
-    `sort`, the last rows of each group. Several such sets follow each other in the order written."""
+    `sort`, these are the last rows of each group. Several sets of this type follow each other in the order written."""
 
     turn: ClassVar[int] = 1
 
