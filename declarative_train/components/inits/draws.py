@@ -89,9 +89,9 @@ class Draws:
         factor: float = 1.0,
         shift: float = 0.0,
     ) -> None:
-        """Fill `values` with random numbers, each multiplied by `factor` and then increased by `shift`. `first`: index
-        of the first element of `values` in the parameter. `block(number, count)`: function that returns at least the
-        first `count` random numbers of the block with index `number`.
+        """Fill `values` with random numbers, each multiplied by `factor` and then increased by `shift`. `values`:
+        successive elements of the parameter, from index `first` on. `block(number, count)`: function that returns at
+        least the first `count` random numbers of the block with index `number`.
         """
         import numpy as np
         import torch
@@ -126,8 +126,8 @@ class Draws:
 
     def _normal(self, number: int, count: int) -> np.ndarray:
         """Return at least the first `count` normal numbers of the block with index `number`, made as in Box and Muller.
-        Each 64-bit word gives two numbers. The one made with the cosine is in the first half of the block, the one made
-        with the sine at the same index of the second half.
+        Each 64-bit word gives two numbers. For word i, the number made with the cosine is element i of the block's
+        first half; the number made with the sine is element i of its second half.
         """
         import numpy as np
 

@@ -132,9 +132,11 @@ class Embeddings(Layer):
 
 
 class EmbeddingBag(Layer):
-    """Looks up a learned vector for each of T integers, and reduces the vectors to one: (B, T) integers to (B, D).
+    """Looks up a learned vector for each of T integers, and takes the mean, sum or maximum of the vectors: (B, T)
+    integers to (B, D).
 
-    Parameter `weight` (num_embeddings, embedding_dim)."""
+    Parameter `weight` (num_embeddings, embedding_dim).
+    """
 
     type: Literal["embedding_bag"] = "embedding_bag"
     num_embeddings: int | None = Field(default=None, ge=1)

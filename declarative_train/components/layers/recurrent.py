@@ -65,8 +65,9 @@ class Recurrent(Layer, ABC):
         return super().init_of(parameter, inputs)
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the matrix products of all gates at all time steps. At the first time step the state is constant, so
-        the backward does not compute a gradient of the state there.
+        """Yield the matrix products of all gates at all time steps. A product with the state has two entries: the first
+        time step, and the others. The state before the first time step is constant, so the backward computes no
+        gradient of it.
         """
         *leading, steps, _ = use.inputs["x"].shape
         for each in use.matrices:

@@ -103,10 +103,9 @@ class SampleGroups:
         self.recording = False
 
     def checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Return two contexts, for the forward and for its recomputation: the `context_fn` of
-        `torch.utils.checkpoint.checkpoint`. In the recomputation, modules see the number of rows of the original
-        forward, even if a pipeline has started another forward since. They do not add to the running statistics a
-        second time.
+        """Return two contexts, one for a forward and one for its recomputation: the `context_fn` of
+        `torch.utils.checkpoint.checkpoint`. In the recomputation, modules use the number of rows of that forward, even
+        if a pipeline has started another forward since. They do not add to the running statistics a second time.
         """
         return nullcontext(), _Recomputation(self)
 
@@ -157,9 +156,9 @@ class MixesSamples(Protocol):
 
 @runtime_checkable
 class HoldsSamples(Protocol):
-    """Interface of a loss over groups of samples, where a group can begin in one evaluation batch and end in the next.
-    `sum` returns the loss sum over the groups that are complete. `take_rest()` is called after the last batch, and
-    returns the loss sum for the last group, which is incomplete.
+    """Interface of a loss over groups of samples, where a group can begin in one evaluation batch and end in a later
+    one. The loss's method `sum` returns the loss sum of the groups that its batch completes. `take_rest()` is called
+    after the last batch. It returns the loss sum of the last group if this group is incomplete, else 0.
     """
 
     def take_rest(self) -> torch.Tensor: ...
@@ -173,8 +172,9 @@ def attach(model: nn.Module, groups: SampleGroups) -> None:
 
 
 def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
-    """Return over how many neighbouring ranks a group of samples is spread, for each group size that is larger than a
-    microbatch. The numbers are in ascending order. `microbatch_size`: number of rows of a microbatch on one rank.
+    """Return how many neighbouring ranks share a group of samples: one number for each group size in `model` that is
+    larger than a microbatch. The numbers are in ascending order. `microbatch_size`: number of rows of a microbatch on
+    one rank.
     """
     sizes = {module.over for module in model.modules() if isinstance(module, MixesSamples)}
     return tuple(sorted(size // microbatch_size for size in sizes if size is not None and size > microbatch_size))

@@ -209,8 +209,8 @@ class SequencePool(FieldsLayer):
 
 
 def _read(value: Any) -> Any:
-    """Return the init that `value` describes, if `value` is an init's data in a plan. Any other value is returned
-    unchanged.
+    """Return the init that the dict `value` describes. A plan stores an init as such a dict. Any other value is
+    returned unchanged.
     """
     return INITS.read(value) if isinstance(value, dict) else value
 

@@ -83,9 +83,10 @@ def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore
 
 
 def balance_weights(tally: np.ndarray) -> tuple[float, ...]:
-    """Return a weight for each class, such that each class has the same total weight. The mean weight of an item is 1.
-    `tally`: number of items of each class. For n items and k classes that occur, the weight is n / (k x items of the
-    class). A class without items has weight 1. Raises ValueError if there are no items.
+    """Return a weight for each class, such that all classes count equally: weight times number of items is the same for
+    each class that occurs. `tally`: number of items of each class. For n items and k classes that occur, the weight is
+    n / (k x items of the class), so the mean over the items is 1. A class without items has weight 1. Raises ValueError
+    if there are no items.
     """
     num_items, num_present = int(tally.sum()), int((tally > 0).sum())
     if num_items == 0:

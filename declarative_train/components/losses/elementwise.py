@@ -21,9 +21,9 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class ElementwiseLoss(Loss, ABC):
-    """Base class of losses whose input and target have the same shape. `function`: name of a function in
-    `modules/elementwise.py`. For a loss with fields, it is the name of a class there, whose arguments are the fields
-    in order.
+    """Base class of losses whose input and target have the same shape. `function`: name in `modules/elementwise.py` of
+    the function that computes the loss of each element. If the loss has fields, `function` names a class there. An
+    instance of this class, created with the fields in order, then computes the loss.
     """
 
     about: ClassVar[str] = "numbers"

@@ -64,7 +64,7 @@ class Cosine(LrSchedule):
 
 class Polynomial(LrSchedule):
     """Learning rate that falls to `min_factor` times the optimizer's lr at the end of the run. Without `min_factor` it
-    is lr x (fraction of the run that is left) ** `power`.
+    is lr x (fraction of the steps after the warm-up that is left) ** `power`.
     """
 
     type: Literal["polynomial"] = "polynomial"

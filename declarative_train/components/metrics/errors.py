@@ -88,8 +88,9 @@ class R2(ElementwiseMetric):
     type: Literal["r2"] = "r2"
 
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
-        """Return whether one of the outputs has the same target in all rows. Its variance is then 0, and R squared
-        would divide by it. `target`: the targets of a set of samples, (N, *S).
+        """Return whether R squared is undefined for a set of samples. It is if one of the outputs has the same target
+        in all rows: R squared divides by the variance of the target, which is then 0. `target`: the targets of the set,
+        (N, *S).
         """
         return bool((target == target[:1]).reshape(len(target), -1).all(0).any())
 

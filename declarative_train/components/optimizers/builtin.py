@@ -26,9 +26,9 @@ Tiny = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 def _choose_fused(
     groups: Iterable[Mapping[str, Any]], *, sharded: bool = False, devices: Sequence[str] = ("cpu", "cuda", "xpu")
 ) -> bool | None:
-    """Return True if torch has a fused kernel for all parameters of `groups`. Else return None, which lets torch choose
-    a kernel. `sharded`: whether the fused kernel supports DTensors. `devices`: the device types for which torch has the
-    fused kernel.
+    """Return True if the optimizer's fused kernel in torch supports all parameters of `groups`. Else return None, which
+    lets torch choose a kernel. `sharded`: True if the fused kernel supports sharded parameters (DTensors). `devices`:
+    the device types that it supports.
     """
     from torch import Tensor, nn
 

@@ -26,8 +26,8 @@ class PluginOptimizer(PluginComponent, Optimizer):
     _known: dict[tuple[int, ...], int] = PrivateAttr(default_factory=dict)
 
     def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:
-        """Return an error if a step of the optimizer on a small matrix fails, else None. The step is tried only if the
-        user's code may run. The arguments are not used.
+        """Return an error if a step of the user's optimizer on a small matrix fails, else None. If the user's code may
+        not run, no step is tried. The result does not depend on `parameters` and `num_shards`.
         """
         if not self.may_import:
             return None

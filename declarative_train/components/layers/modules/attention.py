@@ -391,7 +391,7 @@ def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: boo
 
 def has_flash(device: int) -> bool:
     """Return whether flash attention is enabled and the GPU with index `device` supports it. torch.compile calls this
-    function during tracing, and compiles the result as a constant (`engine/step/compiled.py`).
+    function while it traces, and treats the result as a constant (`engine/step/compiled.py`).
     """
     enabled: bool = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
     return enabled and torch.cuda.get_device_capability(device) >= LEAST

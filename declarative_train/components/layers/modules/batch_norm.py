@@ -84,8 +84,9 @@ class BatchNormModule(nn.Module):
         return self.weight.to(self.running_mean.dtype), self.bias.to(self.running_mean.dtype)
 
     def _within_rank(self, x: Tensor, real: int, size: int) -> list[Tensor]:
-        """Return the first `real` rows of `x`, normalised in groups of `size` rows; the other rows are padding. The
-        list has a tensor with all complete groups, and one with the last group if it is smaller.
+        """Normalise `x` in groups of `size` rows, and return a list of tensors. The first `real` rows are samples; the
+        other rows are padding, and are left out. One tensor has all complete groups, another has the last group if it
+        is smaller.
         """
         full = real // size * size
         pieces = [self._normalise(x if full == x.shape[0] else x[:full], full // size)] if full else []
@@ -153,9 +154,10 @@ class BatchNormModule(nn.Module):
     def fold(modules: Sequence[BatchNormModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
         """Move the running statistics of each module towards the means over its groups of the step.
 
-        `pending`: for each module, the vector of `take_pending`, added up over the ranks. A module without groups is
-        not changed. If `finite` is false, the step was skipped, and no module is changed. Modules with the same
-        momentum are updated together, because one update per module would launch 640 kernels for a ResNet-50.
+        `pending`: for each module, the vector of `take_pending`, added up over the ranks. A module is not changed if
+        its vector counts no group. No module is changed if `finite` is false, because the step was skipped. Modules
+        with the same momentum are updated together, because one update per module would launch 640 kernels for a
+        ResNet-50.
         """
         by_momentum: dict[tuple[float, torch.dtype], list[tuple[BatchNormModule, Tensor]]] = {}
         for module, part in zip(modules, pending, strict=True):

@@ -12,17 +12,17 @@ from declarative_train.components.layers.modules.divided import Peers, exchange
 
 
 class ContextRanks:
-    """Ranks of the `context` axis. Each rank has two chunks of the positions of every sequence. Sequences of different
-    batches may have different lengths. `in_ring`: in attention, the keys of each rank are sent from rank to rank; if
-    False, each rank gathers all keys at once.
+    """Ranks of the `context` axis, over which the positions of every sequence are divided. Each rank has two chunks of
+    each sequence. Sequences of different batches may have different lengths. `in_ring`: how attention gets the keys of
+    other ranks. True: the keys are sent from rank to rank. False: each rank gathers all keys at once.
     """
 
     def __init__(self, peers: Peers, *, in_ring: bool = False) -> None:
         self._peers, self.in_ring = peers, in_ring
 
     def firsts(self, chunk: int, rank: int | None = None) -> tuple[int, int]:
-        """Return the positions in the sequence at which the two chunks of a rank begin. `chunk`: number of positions of
-        a chunk. `rank`: index of the rank; None means this rank.
+        """Return the first position of each of the two chunks of a rank, counted in the whole sequence. `chunk`: number
+        of positions of a chunk. `rank`: index of the rank; None means this rank.
         """
         rank = self._peers.rank if rank is None else rank
         return rank * chunk, (2 * self._peers.size - 1 - rank) * chunk
@@ -32,15 +32,15 @@ class ContextRanks:
         return x.shape[1] * self._peers.size
 
     def owners(self) -> list[int]:
-        """Return the indices of all ranks of the `context` axis, in the order in which this rank uses their keys. This
-        rank is the first, because it has its own keys already.
+        """Return the owners of the keys in the order in which this rank uses them: the indices of all ranks of the
+        `context` axis. The owner of a key is the rank that has its position. The first owner is this rank itself.
         """
         return [(self._peers.rank - step) % self._peers.size for step in range(self._peers.size)]
 
     def shift(self, x: Tensor, owner: int | None = None) -> Tensor:
         """Send `x` to the next rank of the ring, and return the tensor that arrives from the previous rank. `owner`:
-        the rank from which `x` came first. If it is the last of `owners()`, `x` has been on all ranks: nothing is sent,
-        and `x` is returned. With None, `x` is always sent.
+        the rank that had `x` at the start. If `owner` is the next rank, `x` has been on all ranks: nothing is sent, and
+        `x` is returned. If `owner` is None, `x` is always sent.
         """
         rank, size = self._peers.rank, self._peers.size
         if owner == (rank + 1) % size:

@@ -45,9 +45,9 @@ class TensorRanks:
         self.index, self.size = peers.rank, peers.size
 
     def enter(self, x: Tensor) -> Tensor:
-        """Return the input of a divided layer with all tokens; it is equal on all ranks. In the backward, the gradients
-        of all ranks are summed. If `reads` is "joined", `x` is returned unchanged, because `gather_tokens` has gathered
-        the tokens before and will sum the gradients.
+        """Return all tokens of the input of a divided layer, the same on all ranks. `x`: this rank's tokens if `reads`
+        is "tokens", otherwise all tokens. In the backward, the gradients of all ranks are summed. If `reads` is
+        "joined", `x` is returned unchanged: `gather_tokens` has gathered the tokens before, and it sums the gradients.
         """
         if self._reads == "joined":  # `gather_tokens` has gathered the tokens, and will sum the gradients
             return x
@@ -56,8 +56,8 @@ class TensorRanks:
         return exchange(x, _identity, self._sum) if x.requires_grad else x
 
     def add(self, x: Tensor) -> Tensor:
-        """Return the sum of `x` over the ranks. If `writes` is "tokens", a rank gets only its own tokens of the sum. In
-        the backward, the gradient of `x` is the gradient of the whole sum, on every rank.
+        """Return the sum of `x` over the ranks. If `writes` is "tokens", return only this rank's tokens of the sum. In
+        the backward, every rank gets the gradient of the whole sum as the gradient of its `x`.
         """
         if self._writes == "tokens":
             return exchange(x, self._peers.sum_tokens, self._peers.gather_tokens)
@@ -141,12 +141,12 @@ def _identity(x: Tensor) -> Tensor:
 
 
 def set_cuts(part: nn.Module, cuts: Mapping[str, RankCut], made: dict[Tensor, nn.Parameter]) -> None:
-    """Replace divided parameters of one module, `part`, by the parts that this rank holds. The module is on the meta
-    device.
+    """Replace the divided parameters of one module, `part`, by the parts that this rank holds. The module is on the
+    meta device.
 
     `cuts`: parameter name -> how the parameter is divided. It is stored on the module, because sharding later replaces
-    the parameter. `made`: whole parameter -> this rank's part. The function adds what it makes, so that a parameter
-    that several modules share is replaced by the same part in each.
+    the parameters. `made`: whole parameter -> this rank's part, for all modules handled before. The function adds to
+    it, so that modules that share a parameter get the same part.
     """
     for name, cut in cuts.items():
         whole = part._parameters[name]

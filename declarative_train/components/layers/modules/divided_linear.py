@@ -52,9 +52,9 @@ def divide_linear(linear: nn.Linear, kind: str, ranks: TensorRanks) -> nn.Linear
     """Return a linear layer that computes this rank's part of `linear`. The caller replaces the parameters by their
     parts.
 
-    `kind`: how the layer is divided (`LayerCut.kind`). "heads" is for a linear layer inside an attention layer: it does
-    not communicate, because the attention layer does. A layer with its own method `divide`, such as one with an
-    adapter, is divided by this method and returned.
+    `kind`: how the layer is divided (`LayerCut.kind`). With "heads", `linear` itself is returned: it is inside an
+    attention layer, which does the communication. If `linear` has its own method `divide`, this method is called, and
+    `linear` is returned. A layer with an adapter has this method.
     """
     if callable(divide := getattr(linear, "divide", None)):
         divide(kind, ranks)

@@ -65,8 +65,8 @@ class Packed(nn.Module):
             self.register_buffer("pairs", torch.empty(256, 2, dtype=torch.int32, device=device), persistent=False)
 
     def reset_buffers(self) -> None:
-        """Fill the table that unpacks nf4. A byte encodes two numbers; the table has both for each of the 256 bytes.
-        Other formats have no table.
+        """Write the table that unpacks nf4: for each of the 256 bytes, the two numbers that the byte encodes. Other
+        formats have no table.
         """
         if self.storage == "nf4":
             byte = torch.arange(256)
@@ -74,8 +74,9 @@ class Packed(nn.Module):
             self.pairs.copy_(torch.stack([levels[byte // 16], levels[byte % 16]], 1).view(torch.int32))
 
     def divide(self, cut: RankCut, rows: int) -> tuple[int, ...]:
-        """Store how many columns this rank's part of the weight has, and return the shape of this part in packed form.
-        `cut`: how the weight is divided over the ranks. `rows`: number of rows of the whole weight.
+        """Return the shape of this rank's part of the weight: its rows, and the number of bytes in which a row is
+        packed. Also store how many columns the part has. `cut`: how the weight is divided over the ranks. `rows`:
+        number of rows of the whole weight.
         """
         rows, self.columns = cut.local_shape((rows, self.columns))
         return rows, row_bytes(self.storage, self.columns)
@@ -232,9 +233,9 @@ def _can_hold(part: nn.Module) -> bool:
 
 
 def hold(roots: Sequence[nn.Module], storages: Mapping[str, StorageName]) -> None:
-    """Replace the weights named in `storages` by empty packed weights, which `as_written` fills later. `storages`:
-    parameter name -> number format. `roots`: modules that share these parameters. The names are those in the first of
-    these modules.
+    """Replace weights of `roots` by empty packed weights, which `as_written` fills later. `storages`: name of a weight
+    -> its number format. The names are those of `roots[0]`. `roots`: modules that share these weights. A weight is
+    replaced in all of them.
     """
     named = roots[0].named_parameters(remove_duplicate=False)
     names = {id(item): name for name, item in named if name in storages}
@@ -271,8 +272,8 @@ def find_packed(module: nn.Module) -> dict[str, Packed]:
 
 
 def as_computed(module: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict of `module` with the shapes that the weights have in the computation. A packed or divided
-    weight is replaced by a meta tensor with the shape of the whole, unpacked weight.
+    """Return the state dict of `module` with the shapes that weights have if they are neither packed nor divided. Each
+    packed or divided weight is replaced by a meta tensor with the shape of the whole, unpacked weight.
     """
     found: dict[str, Tensor] = module.state_dict(keep_vars=True)
     packed, made = find_packed(module), {}
@@ -303,10 +304,10 @@ def unpack_tensor(tensor: Tensor, packed: Packed) -> Tensor:
 
 @contextmanager
 def as_written(tensor: Tensor, packed: Packed | None, *, on_host: bool = False) -> Iterator[Tensor]:
-    """Yield a tensor to which the caller writes the new values of the weight `tensor`. If `packed` is None, this is
+    """Yield the tensor to which the caller writes the new values of the weight `tensor`. If `packed` is None, this is
     `tensor` itself. Otherwise it is a float32 tensor, which is packed into `tensor` at the end of the `with` block.
-    `on_host`: for an unsharded weight, create the float32 tensor on the CPU. Callers that write many weights at once
-    use it to save GPU memory.
+    `on_host`: create the float32 tensor on the CPU, unless the weight is sharded. This saves GPU memory if many weights
+    are written at once.
     """
     if packed is None:
         yield tensor

@@ -68,9 +68,10 @@ class RingAttention:
                         yield slice(at * c + start, at * c + start + size), slice(other * c, other * c + c), first, key
 
     def scores(self, q_BGRCK: Tensor, k_BGSK: Tensor, first: int, key: int) -> tuple[Tensor, Tensor | None]:
-        """Return the scores of a block of queries and a block of keys, and the derivative of `softcap` at each score.
-        The scores (B, G, R, C, S) are in float32 at least, and -inf where a query may not see a key. The derivative is
-        None without `softcap`. `first`, `key`: position of the first query and of the first key.
+        """Return the scores of a block of queries and a block of keys, and the derivative of `softcap` at each score. A
+        score is the product of a query and a key times `scale`, limited by `softcap`. The scores (B, G, R, C, S) are in
+        float32 at least, and -inf where a query may not see a key. The derivative is None without `softcap`. `first`,
+        `key`: position of the first query and of the first key.
         """
         products = q_BGRCK @ k_BGSK.unsqueeze(2).mT
         products = products.to(torch.promote_types(products.dtype, torch.float32)) * self.scale

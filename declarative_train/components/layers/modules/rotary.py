@@ -48,7 +48,9 @@ class Angles:
 
     @property
     def product_factor(self) -> float:
-        """Factor by which the layer `latent_attention` (DeepSeek-V3) multiplies the products of queries and keys."""
+        """Factor by which the layer `latent_attention` (DeepSeek-V3) multiplies the products of queries and keys. It is
+        1 unless `mscale_all_dim` is set.
+        """
         return self._magnify(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
 
     def _magnify(self, weight: float) -> float:
@@ -77,9 +79,10 @@ class Angles:
     def _llama3(self, plain: Tensor) -> Tensor:
         """Return the frequencies `plain` scaled as in Llama 3 (Grattafiori et al., The Llama 3 herd of models, 2024).
 
-        The scaling of a pair depends on the number of its turns over `original_length` positions. With at least
-        `high_freq_factor` turns its frequency is unchanged. With at most `low_freq_factor` turns it is divided by
-        `factor`. Between the two limits it is a mean of both values, weighted linearly, as in the published code.
+        There is one frequency for each pair of elements. Count the full turns of a pair over `original_length`
+        positions. A pair with at least `high_freq_factor` turns keeps its frequency. With at most `low_freq_factor`
+        turns, the frequency is divided by `factor`. Between the two limits it is a mean of both values, weighted
+        linearly by the turns, as in the published code.
         """
         turns = self.original_length * plain / (2 * math.pi)  # within the original length
         kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
@@ -89,9 +92,10 @@ class Angles:
     def _yarn(self, plain: Tensor, K: int) -> Tensor:
         """Return the frequencies `plain` (K // 2,) scaled as in YaRN (Peng et al., 2023).
 
-        The scaling of a pair depends on the number of its turns over `original_length` positions. With more than
-        `beta_fast` turns its frequency is unchanged. With fewer than `beta_slow` turns it is divided by `factor`.
-        Between the two limits it is a mean of both values; the weights are linear in the index of the pair.
+        There is one frequency for each pair of elements. Count the full turns of a pair over `original_length`
+        positions. A pair with more than `beta_fast` turns keeps its frequency. With fewer than `beta_slow` turns, the
+        frequency is divided by `factor`. Between the two limits it is a mean of both values, weighted linearly by the
+        index of the pair. With `truncate`, the two limits are first rounded outwards to whole indices.
         """
         low, high = self._pair_that_turns(self.beta_fast, K), self._pair_that_turns(self.beta_slow, K)
         if self.truncate:
@@ -102,8 +106,8 @@ class Angles:
         return slowed * plain / self.factor + (1 - slowed) * plain
 
     def _pair_that_turns(self, times: float, K: int) -> float:
-        """Return the index i of the pair of elements that makes `times` full turns over `original_length` positions.
-        The index may be a fraction.
+        """Return the index of the pair of elements that makes `times` full turns over `original_length` positions. The
+        index is a fraction if no pair makes exactly this number of turns. `K`: width of a head.
         """
         return K * math.log(self.original_length / (times * 2 * math.pi)) / (2 * math.log(self.base))
 

@@ -70,9 +70,9 @@ class SampleMeanModule(nn.Module):
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[SampleMeanModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Store in each module the mean over the groups of a step, which evaluation uses. `pending`: for each module,
-        the vector of `take_pending`, added up over the ranks. A module without groups is not changed. If `finite` is
-        false, the step was skipped, and no module is changed.
+        """Store in each module the mean over all groups of a step. Evaluation uses this mean. `pending`: for each
+        module, the vector of `take_pending`, added up over the ranks. A module is not changed if its vector counts no
+        group. No module is changed if `finite` is false, because the step was skipped.
         """
         for module, part in zip(modules, pending, strict=True):
             moves = part[-1] > 0 if finite is None else (part[-1] > 0) & finite

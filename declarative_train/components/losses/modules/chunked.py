@@ -65,9 +65,9 @@ class ChunkedHead(nn.Module):
 
 
 class _Term:
-    """Holder of a loss module, which keeps it from becoming a submodule of the `ChunkedHead`. The reason: the loss
-    module has class weights from the recipe. In a submodule their values would be lost when the model leaves the meta
-    device. `__call__` moves the class weights to the device of `x`.
+    """Holder of the loss module `term`, so that it does not become a submodule of the `ChunkedHead`. A submodule's
+    class weights, which come from the recipe, would be lost when the model leaves the meta device. `__call__` moves the
+    class weights to the device of `x`, and returns the loss of each item.
     """
 
     def __init__(self, term: OverClasses) -> None:

@@ -34,7 +34,8 @@ class ClassFunction(Protocol):
 class OverClasses(nn.Module, LossModule):
     """Loss computed by a torch function that expects the classes in dimension 1. `count` is the number by which torch's
     reduction "mean" divides. For class numbers it is the sum of the class weights of the items that are not ignored.
-    For probabilities it is the number of items. A mask multiplies what each item adds to `count`.
+    For probabilities it is the number of items. With a mask, what an item adds to `count` is multiplied by its mask
+    value.
     """
 
     class_weights: Tensor | None
@@ -133,9 +134,10 @@ class OverClasses(nn.Module, LossModule):
         return (*x.shape[: self.axis + 1], *x.shape[self.axis + 2 :])
 
     def _classes_at_1(self, x: Tensor, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return scores, targets and weights with the classes in dimension 1, as torch expects. If the classes are the
-        last dimension, all dimensions before it are flattened to one. In deterministic runs this is done for any class
-        dimension, because CUDA's kernel for scores with spatial dimensions, `nll_loss2d`, is not deterministic.
+        """Return scores `x`, targets `y` and weights with the classes in dimension 1, as torch expects. If the classes
+        are the last dimension, all dimensions before it are flattened to one. In deterministic runs, any class
+        dimension is first made the last, and the others are flattened. The reason: CUDA's kernel for scores with
+        spatial dimensions, `nll_loss2d`, is not deterministic.
         """
         if self.rank > 1 and (self.axis == self.rank - 1 or torch.are_deterministic_algorithms_enabled()):
             x = x.movedim(self.axis + 1, -1).reshape(-1, self.num_classes)
@@ -182,8 +184,8 @@ class DividedCrossEntropy:
 
 
 class OfItems(OverClasses):
-    """Loss over classes for a model in which a `ChunkedHead` computes the loss of each item. Its input is these losses,
-    (B, *S), not scores. It multiplies them by the weights of the items, and adds them up.
+    """Loss over classes whose input is the loss of each item, (B, *S), not scores. A `ChunkedHead` has computed these
+    losses. `sum` multiplies them by the weights of the items, and adds them up.
     """
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:

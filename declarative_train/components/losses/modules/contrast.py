@@ -51,8 +51,8 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b, a, weight, weight, own)) / 2 if self.symmetric else value
 
     def take_rest(self) -> Tensor:
-        """Return this rank's part of the loss sum for the last group of an evaluation, which may be smaller than the
-        others.
+        """Return this rank's part of the loss sum of the last group of an evaluation, if this group is incomplete; else
+        0.
         """
         waiting, self._waiting = self._waiting, None
         if waiting is None or self.groups.ranks is None:
@@ -71,8 +71,9 @@ class Contrast(nn.Module, LossModule):
         return sum((self._share(group, ranks) for group in whole), waiting.new_zeros(()))
 
     def _share(self, group: Tensor, ranks: Collective) -> Tensor:
-        """Return this rank's part of the loss sum for one group (n, 2, D). All ranks have the group. With N ranks, a
-        rank takes every N-th row, and matches it with all rows of the group.
+        """Return this rank's part of the loss sum for one group (n, 2, D). Every rank has the whole group. Of N ranks,
+        each takes every N-th sample, and matches its first view with the second views of the group. If the loss is
+        symmetric, the second view is matched with the first views too, and the result is the mean of both.
         """
         a, b = group.unbind(1)
         own = torch.arange(len(group), device=group.device)[ranks.rank :: ranks.size]
@@ -95,9 +96,10 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b, all_a, weight, all_weight, own)) / 2 if self.symmetric else value
 
     def _find(self, x: Tensor, among: Tensor, weight: Tensor, weight_among: Tensor, own: Tensor) -> Tensor:
-        """Return the loss sum over the rows of `x` (..., R, D). The loss of a row is the cross entropy of finding its
-        partner among the rows of `among` (..., N, D). `own`: index of each row's partner in `among`. `weight`,
-        `weight_among`: weights of the rows of `x` and of `among`; rows with weight 0 do not take part.
+        """Return the loss sum over the rows of `x` (..., R, D). Each row has one partner among the rows of `among`
+        (..., N, D); `own` has the partner's index. The loss of a row is the cross entropy of choosing the partner, with
+        the similarities to all rows of `among` as logits. `weight`: factor on the loss of each row. `weight_among`: a
+        row of `among` with weight 0 cannot be chosen.
         """
         scores = x @ among.mT / self.temperature
         absent = (weight_among == 0).unsqueeze(-2)

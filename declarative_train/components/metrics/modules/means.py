@@ -146,7 +146,7 @@ def absolute(x: Tensor, y: Tensor) -> Tensor:
 
 
 def relative(x: Tensor, y: Tensor) -> Tensor:
-    """Return |x - y| / |y| for each element; |y| has the same lower bound as in torchmetrics."""
+    """Return |x - y| / |y| for each element. A |y| below 1.17e-06 is replaced by this number, as in torchmetrics."""
     return (x - y).abs() / y.abs().clamp(min=1.17e-06)
 
 
