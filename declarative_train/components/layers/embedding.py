@@ -211,15 +211,15 @@ def _check_rows(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num
 
 
 def _rows_of(x: TensorSpec) -> int:
-    """Return the number of rows that a table needs to have one for each value of the input `x`: the greatest value plus
-    1. Values below 0 do not matter here; `_check_rows` reports them.
+    """Return how many rows an embedding table needs to have one for each value of the input `x`: the greatest value
+    plus 1. Values below 0 are not considered; `_check_rows` reports them.
     """
     return max(_rows_by_column(x))
 
 
 def _rows_by_column(x: TensorSpec) -> tuple[int, ...]:
-    """Return, for each entry of the last dimension of `x`, how many rows a table needs for its values: the greatest
-    value plus 1.
+    """Return, for each column of `x`, how many rows an embedding table needs for its values: the greatest value plus 1.
+    A column is an entry of the last dimension.
     """
     columns = x.intervals or ((0, 0),)
     wide = columns if not x.shape or len(columns) == x.shape[-1] else columns * x.shape[-1]

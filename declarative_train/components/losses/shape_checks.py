@@ -209,9 +209,10 @@ def _one_too_many(items: TensorSpec, target: TensorSpec, classes_last: bool) -> 
 
 
 def _both_ways(first: TensorSpec, second: TensorSpec, name: str = "input", other: str = "target") -> str | None:
-    """Return a hint about how to make two tensors of different shapes equal, or None if no hint applies. There is one
-    for each of three cases: one tensor has an additional last dimension of size 1; `second` has class numbers; both
-    have equally many elements. `name`, `other`: names of the first and of the second tensor in the hint.
+    """Return a hint about how to give the tensors `first` and `second` the same shape, or None if no hint applies.
+    There is a hint for each of three cases. One tensor has an additional last dimension of size 1. Or `first` has
+    scores of classes, and `second` has class numbers. Or both have equally many elements. `name`, `other`: names of the
+    first and of the second tensor in the hint.
     """
     if second.shape == (*first.shape, 1):
         slicing = ", ".join(":" for _ in range(len(first.shape) + 1))

@@ -19,7 +19,7 @@ def warmup_factor(step: int, num_warmup_steps: int) -> float:
 
 
 def progress(step: int, num_steps: int, num_warmup_steps: int) -> float:
-    """Return which part of the steps after the warm-up is over before `step`, from 0 to 1. It is 0 for step
+    """Return the fraction of the steps after the warm-up that is over before `step`, from 0 to 1. It is 0 for step
     `num_warmup_steps`, the first after the warm-up. It would be 1 for step `num_steps`, but the last step of a run is
     `num_steps` - 1. torch counts `T_max` in the same way.
     """

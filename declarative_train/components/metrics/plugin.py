@@ -46,7 +46,7 @@ class PluginMetric(PluginComponent, Metric):
 
 def _item_shape(metric: PluginMetric, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
     """Return the shape of the values that the user's `forward` returns for one sample, or () if the metric has `whole`.
-    The method is called on generated samples, which also shows whether it raises an exception.
+    The user's method is called on generated samples. An exception that it raises is not caught.
     """
     from declarative_train.components.losses.modules.plugin import try_forward
     from declarative_train.components.metrics.modules.plugin import number_of

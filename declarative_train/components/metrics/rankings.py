@@ -96,8 +96,8 @@ class CoverageError(RankedRows):
 
 
 class RankingLoss(RankedRows):
-    """Share of wrongly ordered pairs: for each row, the pairs of a positive and a negative label in which the negative
-    scores at least as high, divided by all such pairs; the mean over rows.
+    """Share of the pairs of a positive and a negative label of a row that are wrongly ordered; the mean over rows. A
+    pair is wrongly ordered if its negative label scores at least as high as its positive one.
 
     A row without a positive or without a negative counts as 0.
     """

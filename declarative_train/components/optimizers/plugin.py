@@ -55,8 +55,8 @@ class PluginOptimizer(PluginComponent, Optimizer):
 
 
 def _state_of(optimizer: PluginOptimizer, shape: tuple[int, ...]) -> int:
-    """Return how many elements of state the optimizer has for a parameter of this shape, without step counters. One
-    step is done to find out.
+    """Return how many elements of state the optimizer has for a parameter of this shape. One step is done to find out.
+    Tensors without dimensions, such as step counters, are not counted.
     """
     import torch
 

@@ -169,11 +169,10 @@ class SelfAttentionModule(nn.Module):
     def project(
         self, x: Tensor, start: int = 0, positions: Tensor | None = None, length: int | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries (B, H, T, K), keys (B, G, T, K) and values (B, G, T, K), computed from x (B, T, D).
-
-        Queries and keys are rotated by the angles of `positions` (B, T). If `positions` is None, the positions are
-        `start`, `start` + 1 and so on. `length`: number of rows of the table of angles, which must be more than the
-        largest position. If it is None, the function computes it.
+        """Return queries (B, H, T, K), keys (B, G, T, K) and values (B, G, T, K), computed from x (B, T, D). If the
+        layer has rotary positions, queries and keys are rotated by the angles of `positions` (B, T). If `positions` is
+        None, the positions are `start`, `start` + 1 and so on. `length`: a number above all positions, for which the
+        table of angles is computed. If it is None, the function finds it.
         """
         heads = self.heads
         if heads.fused:
@@ -368,17 +367,17 @@ def _repeat_keys(k_BGSK: Tensor, v_BGSK: Tensor, shared: int) -> tuple[Tensor, T
 
 
 def visible_keys(T: int, S: int, window: int | None, device: torch.device) -> Tensor:
-    """Return a causal mask (T, S), True where a query may see a key. There are S keys; the queries have the last T of
-    their positions. A query may see the key of its own position and those before it. With `window`, it sees only the
-    last `window` of these.
+    """Return a causal mask (T, S), True where a query may see a key. The keys have positions 0 to S - 1, and the
+    queries have the last T of these positions. A query may see the key of its own position and those before it. With
+    `window`, it sees only the last `window` of these.
     """
     seen = torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
     return seen if window is None else seen.triu(S - T - window + 1)
 
 
 def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: bool, dropout: float) -> bool:
-    """Return whether torch has a fast kernel for these tensors that accepts fewer key heads than query heads. If it has
-    none, the caller must repeat keys and values.
+    """Return whether torch's flash attention supports these tensors. It accepts fewer key heads than query heads.
+    Without it, the caller must repeat keys and values.
     """
     if not q_BHTK.is_cuda:
         return False

@@ -68,7 +68,9 @@ def has_kernel(like: Tensor) -> bool:
 
 @contextmanager
 def treat_as_gpu(is_gpu: bool) -> Iterator[None]:
-    """Make `has_kernel` return `is_gpu` for fake tensors, within the `with` block. A fake tensor has no real device."""
+    """Make `has_kernel` return `is_gpu` for all fake tensors, within the `with` block. A fake tensor has no real
+    device.
+    """
     token = _pretended_gpu.set(is_gpu)
     try:
         yield
@@ -104,9 +106,10 @@ class DocumentTable:
 
 
 def documents(segments: Tensor) -> Documents | None:
-    """Return the documents of a batch. `segments` (B, T): for each token, the id of its document. Neighbouring tokens
-    with equal ids are one document. Return None if an id occurs in two separate places of a row, because the varlen
-    kernel needs contiguous documents. Fake tensors have no values; for them each row is one document.
+    """Return the documents of a batch, or None if the varlen kernel cannot be used. `segments` (B, T): for each token,
+    the id of its document. Neighbouring tokens with equal ids are one document. The kernel needs contiguous documents,
+    so the result is None if an id occurs in two separate places of a row. Fake tensors have no values; for them each
+    row is one document.
     """
     B, T = segments.shape
     if is_fake(segments):  # one per row: the number of documents does not change the memory

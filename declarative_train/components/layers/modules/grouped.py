@@ -82,16 +82,18 @@ def permute_rows(x: Tensor, index: Tensor, back: Tensor) -> Tensor:
 
 
 def repeat_rows(x: Tensor, order: Tensor, back: Tensor, times: int) -> Tensor:
-    """Return `times` copies of each row of `x` (N, D), arranged by `order` (N * times,). An entry i * times + k of
-    `order` means copy k of row i. `back`: the inverse permutation of `order`, which the backward uses.
+    """Return `times` copies of each row of `x` (N, D), sorted by `order` (N * times,). Each entry of `order` determines
+    one row of the result: i * times + k is copy k of row i. `back`: the inverse permutation of `order`, which the
+    backward uses.
     """
     found: Tensor = _Rows.apply(x, order, back, times)  # type: ignore[no-untyped-call]
     return found
 
 
 class _Rows(torch.autograd.Function):
-    """Autograd function that selects rows by index. The backward adds the gradients of the copies of a row in a fixed
-    order, so that it is deterministic. The backward of torch's indexing is not: it uses atomic additions.
+    """Autograd function that selects rows by index; a row may be selected several times. The backward adds the
+    gradients of the copies of a row in a fixed order, so that it is deterministic. The backward of torch's indexing is
+    not: it uses atomic additions.
     """
 
     @staticmethod

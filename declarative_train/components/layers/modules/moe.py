@@ -197,9 +197,9 @@ class MoeModule(nn.Module):
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[MoeModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Update the router's bias of each module. An expert that fewer positions used than the mean gets a higher
-        bias, one that more positions used a lower bias. `pending`: for each module, how many positions used each
-        expert. If `finite` is false, the step was skipped, and nothing changes.
+        """Update the router's bias of each module. An expert that is used by fewer positions than the mean gets a
+        higher bias. An expert that is used by more positions gets a lower bias. `pending`: for each module, how many
+        positions used each expert. If `finite` is false, the step was skipped, and nothing changes.
         """
         for module, counts in zip(modules, pending, strict=True):
             bias, rate = module.bias, module.routing.bias_rate

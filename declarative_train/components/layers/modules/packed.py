@@ -51,8 +51,8 @@ AT_ONCE = 1 << 24
 
 
 class Packed(nn.Module):
-    """Number format of a packed weight, with the table that unpacks it. A module with a packed weight has this object
-    in its attribute `packed`, and the weight in its parameter `weight`.
+    """Number format of a packed weight; for nf4 also the table that unpacks it. A module with a packed weight has this
+    object in its attribute `packed`, and the weight in its parameter `weight`.
     """
 
     pairs: Tensor
@@ -198,8 +198,8 @@ def look_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
 
 def compute_dtype(device_type: str, otherwise: torch.dtype) -> torch.dtype:
     """Return the dtype in which an autograd function computes on `device_type`: that of autocast if it is on, else
-    `otherwise`. If `otherwise` is float64, it is returned in any case. The function converts its inputs to this dtype
-    itself, because autocast has no effect inside it.
+    `otherwise`. If `otherwise` is float64, it is returned in any case. The autograd function must convert its inputs to
+    this dtype, because autocast has no effect inside it.
     """
     if otherwise == torch.float64 or not torch.is_autocast_enabled(device_type):
         return otherwise

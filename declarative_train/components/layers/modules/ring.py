@@ -51,10 +51,10 @@ class RingAttention:
 
     def blocks(self, owner: int, num_own: int) -> Iterator[tuple[slice, slice, int, int]]:
         """Yield the pairs of blocks for which this rank computes attention: a block of its own queries, and a block of
-        the keys of rank `owner`. Pairs that the causal order or the window forbids completely are left out.
+        the keys of rank `owner`. A pair is left out if the causal order or the window forbids all of it.
 
-        A pair is a tuple (slice of the queries, slice of the keys, first position of the queries, first position of the
-        keys). `num_own`: number of queries of this rank.
+        Each pair is a tuple (slice of the queries, slice of the keys, position of the first query, position of the
+        first key). `num_own`: number of queries of this rank.
         """
         c = num_own // 2
         step = min(c, MOST_QUERIES)

@@ -153,8 +153,8 @@ def relative(x: Tensor, y: Tensor) -> Tensor:
 class Determination(MetricModule):
     """Accumulator of the coefficient of determination. For each of the D elements of a row it is 1 - (sum of squared
     errors) / (sum of squared deviations of the target from its mean); the result is the mean over the D elements. The
-    first target is subtracted from all targets. Then targets far from 0 lose no precision, and equal targets have
-    deviation 0.
+    deviations are computed from targets minus the first target. So targets far from 0 lose no precision, and equal
+    targets have deviation 0.
     """
 
     def __init__(self, num_outputs: int, ignore_index: int | None, device: torch.device) -> None:
