@@ -199,8 +199,8 @@ def make_process_groups(
 
 def end_step(model: nn.Module, ranks: Collective, finite: torch.Tensor | None = None) -> None:
     """Update the running statistics of `model` from the groups of the step, with one reduction over `ranks` for the
-    whole model. All data-parallel ranks must call this function once per optimizer step. `finite`: a bool tensor,
-    False if the step was skipped; then its statistics are discarded.
+    whole model. All data-parallel ranks must call this function once per optimizer step. `finite`: a bool tensor, False
+    if the step was skipped. The statistics of a skipped step are discarded.
     """
     import torch
 

@@ -167,8 +167,8 @@ def needs_dimensions(layer: Layer, inputs: Inputs, wanted: str, least: int, port
 
 
 def needs_trailing(layer: Layer, inputs: Inputs, num_dims: int) -> ShapeError | None:
-    """Return an error unless the input has at least `num_dims` dimensions per sample and dtype float32 or float64. The
-    norm is computed over these dimensions.
+    """Return an error unless the input of a norm has at least `num_dims` dimensions per sample and dtype float32 or
+    float64. The norm is computed over the last `num_dims` dimensions.
     """
     wanted = "(B, ..., D)" if num_dims == 1 else f"at least {num_dims} dimensions apart from the batch"
     return needs_dimensions(layer, inputs, wanted, num_dims) or needs_parameter_dtype(layer, inputs)

@@ -43,8 +43,8 @@ ClassWeights = tuple[Weight, ...] | Literal["balanced"] | None
 def needs_class_weights(
     type: str, class_weights: ClassWeights, num_classes: int, target: TensorSpec | None
 ) -> ShapeError | None:
-    """Return a ShapeError if `class_weights` does not fit the loss, else None. There are two mistakes: a list whose
-    length is not `num_classes`, and "balanced" for a target with class probabilities.
+    """Return a ShapeError if `class_weights` does not fit the loss, else None. A list must have `num_classes` numbers.
+    "balanced" needs class numbers as targets, not class probabilities.
     """
     if class_weights is None:
         return None
@@ -242,8 +242,10 @@ class BceWithLogits(Loss):
         return self.pos_weight == "balanced"
 
     def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
-        """Return how many targets are negative (first row) and how many are positive (second row). The shape is (2, K),
-        counted by column, if `targets` are (N, K), else (2, 1). A target of 0.5 or more is positive."""
+        """Return the numbers of negative targets (first row) and of positive targets (second row). They are counted for
+        each column if `targets` are (N, K): the result is (2, K). Otherwise it is (2, 1). A target of 0.5 or more is
+        positive.
+        """
         import numpy as np
 
         rows = targets if targets.ndim == 2 else targets.reshape(-1, 1)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class PluginOptimizer(PluginComponent, Optimizer):
-    """Optimizer of a plugin. The user's class has `__init__(self, params, lr, ...)`, as in torch. If the optimizer
-    cannot update the shards of a parameter separately, the class declares `takes_shards = False`; then fsdp is an
-    error.
+    """Optimizer of a plugin. The user's class has `__init__(self, params, lr, ...)`, as in torch. If a step needs the
+    whole parameter, not only this rank's shard of it, the class declares `takes_shards = False`. A recipe with fsdp is
+    then an error.
     """
 
     takes_shards: ClassVar[bool] = True

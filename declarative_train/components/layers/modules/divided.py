@@ -36,8 +36,9 @@ class Peers(Protocol):
 
 class TensorRanks:
     """Ranks of the `tensor` axis, with differentiable communication. `index`: index of this process among the `size`
-    ranks. `reads` says which tokens of the layer's input a rank has, `writes` which tokens of its output. "whole": all
-    tokens. "tokens": only a part of them. `graph/token_cuts.py` describes these values, and "joined".
+    ranks. `reads`: which tokens of the layer's input this rank gets. `writes`: which tokens of the layer's output it
+    returns. "whole": all tokens. "tokens": only this rank's tokens. "joined", for `reads` only: all tokens, already
+    gathered from the ranks (`graph/token_cuts.py`).
     """
 
     def __init__(self, peers: Peers, reads: str = "whole", writes: str = "whole") -> None:

@@ -55,7 +55,7 @@ class ExpertRanks:
         return exchange(y, self._exchange(received, sent), self._exchange(sent, received))
 
     def _exchange_counts(self, ends: Tensor) -> Tensor:
-        """Send the numbers of rows per expert to the ranks of these experts. Return a tensor (S, E / S): how many rows
+        """Send to each rank how many rows its experts get from this rank. Return a tensor (S, E / S): how many rows
         each of the S ranks has for each expert of this rank. `ends` (E,): for each of the E experts, the index after
         its last row on this rank.
         """

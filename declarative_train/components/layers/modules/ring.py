@@ -156,7 +156,7 @@ class _Ring(torch.autograd.Function):
 
 
 def _finite(total: Tensor) -> Tensor:
-    """Return `total` with -inf replaced by 0. `total`: the logarithm of each query's normalizer, the sum of exp(score).
-    It is -inf for a query that has seen no key.
+    """Return `total` with -inf replaced by 0. `total`: for each query, the logarithm of the sum of exp(score) over the
+    keys. It is -inf for a query that has seen no key.
     """
     return total.masked_fill(total == float("-inf"), 0.0)

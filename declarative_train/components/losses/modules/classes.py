@@ -122,8 +122,8 @@ class OverClasses(nn.Module, LossModule):
         return weight.sum() if rest is None else (weight * rest).sum()
 
     def _without_masked(self, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scores `x` and targets `y` with 0 for the items whose mask is 0. Their scores may be nan, and their
-        targets out of range.
+        """Return scores `x` and targets `y` with 0 for the items whose mask is 0. The scores of such an item may be
+        nan, and its target may be out of range.
         """
         keep = mask if mask.dtype == torch.bool else mask != 0
         keep_classes = keep.unsqueeze(self.axis + 1)

@@ -19,7 +19,8 @@ RowValues = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
 
 class Rows:
     """Function that returns the values for `MeanOfItems`: one value for each row of labels. `values(scores, gains, k)`
-    computes them.
+    computes them; `gains` are the targets. `k`: only the k labels with the highest scores count, in metrics that have
+    this key.
     """
 
     def __init__(self, values: RowValues, k: int | None) -> None:
@@ -44,8 +45,9 @@ def _count_at_least(scores: Tensor, among: Tensor | None = None) -> Tensor:
 
 
 def lrap(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
-    """Return the label ranking average precision of each row, (B,): 1 for a row without positives or without
-    negatives."""
+    """Return the label ranking average precision of each row, (B,). It is 1 for a row without positives or without
+    negatives. A label is positive if its gain is above one half. `k` is not used.
+    """
     yes = gains > 0.5
     count = yes.sum(-1)
     shares = torch.where(yes, _count_at_least(scores, yes) / _count_at_least(scores), 0)
@@ -72,8 +74,8 @@ def recall_at_k(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def ndcg(scores: Tensor, gains: Tensor, k: int) -> tuple[Tensor, None]:
-    """Return the normalised discounted cumulative gain of each row, (B,). If labels have equal scores, each gets the
-    mean of their discounts (McSherry and Najork, 2008).
+    """Return the normalised discounted cumulative gain of each row, (B,). Only the first `k` ranks count. If labels
+    have equal scores, each gets the mean of their discounts (McSherry and Najork, 2008).
     """
     size = scores.shape[-1]
     discount = 1 / torch.arange(2, size + 2, dtype=torch.float64, device=scores.device).log2()
