@@ -53,7 +53,8 @@ def card_of(trained: Trained, name: str, library: str, code: list[str], model: l
 
 
 def no_tokenizer(copied: list[str]) -> str:
-    """Return a note that the export has no tokenizer, if no file in `copied` belongs to one; otherwise ""."""
+    """Return a note for the README that the export has no tokenizer; "" if it has one. `copied`: names of the
+    tokenizer's files in the folder."""
     if "tokenizer.json" in copied or "tokenizer_config.json" in copied:
         return ""
     return "This folder has no tokenizer, as the run began without one."

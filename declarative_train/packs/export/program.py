@@ -167,8 +167,9 @@ def make_program(
     trained: Trained, outputs: Sequence[str], *, kind: Inputs = "raw", dtype: torch.dtype | None = None
 ) -> Program:
     """Build a program that computes the nodes `outputs`. If `outputs` is empty, it computes those outputs whose meaning
-    (scores, classes, ...) follows from a loss. `dtype`: dtype of weights and computation, default that of the training.
-    Raises UsageError and CheckpointFailure."""
+    (scores, classes, ...) follows from a loss. `kind`: whether its inputs are raw values of the table or prepared
+    fields. `dtype`: dtype of weights and computation, default that of the training. Raises UsageError and
+    CheckpointFailure."""
     names = choose_outputs(trained, outputs).outputs
     network = trained.network(names)
     own = torch.float64 if trained.plan.training.precision == "fp64" else torch.float32

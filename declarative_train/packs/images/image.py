@@ -87,8 +87,8 @@ class PictureField(Field, ABC):
         return None
 
     def size_of(self, column: Column) -> Size:
-        """Return the (height, width) that all images of the column have before the transforms. A side that differs
-        between images is None."""
+        """Return the (height, width) that all images of the column have before the transforms. None stands for a side
+        that differs between images."""
         if self.size is not None:
             return sides(self.size)
         return (column.shape[0], column.shape[1]) if column.shape else (None, None)

@@ -64,7 +64,8 @@ def _find_packed(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, 
 
 
 def _decode(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Return the numbers (..., blocks * 32, rows) of packed `blocks` (..., rows, blocks, 16) with their `scales`."""
+    """Unpack numbers of four bits to bfloat16, (..., blocks * 32, rows). `blocks` (..., rows, blocks, 16): bytes with
+    two numbers each. `scales` (..., rows, blocks): the exponent of each block."""
     import torch
 
     values = torch.tensor((*_VALUES, *(-value for value in _VALUES)))

@@ -323,8 +323,8 @@ def config_of(
     published: Mapping[str, Any] | None = None,
     library: str = TRANSFORMERS,
 ) -> dict[str, Any]:
-    """Return a config that describes a block with these `params`, so that `params_of` returns them. If `published` is a
-    config of `library`, the result is this config, changed where `params` differ. Otherwise it is a config for a kind
+    """Return a config for a block with these `params`, from which `params_of` returns them again. If `published` is a
+    config of `library`, the result is a copy of it, changed where `params` differ. Otherwise it is a config for a kind
     of model in `library` that can have these params. Raises PublishedError if there is none."""
     known = None if published is None else kind_of(family, published)
     if published is not None and known is not None and family.kinds[known].library == library:

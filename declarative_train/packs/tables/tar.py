@@ -233,8 +233,8 @@ class _FileHandle:
 
 
 def _stamp(path: str) -> Stamp | None:
-    """Return the (size, date) of a file, by which a change is noticed. Return None if the file system does not have
-    both. Raises SourceError."""
+    """Return the (size, date) of a file. If they differ later, the file has changed. Return None if the file system
+    does not have both. Raises SourceError."""
     try:
         return stamp(path)
     except OSError as error:

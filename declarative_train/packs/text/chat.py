@@ -341,8 +341,8 @@ def _find_answers(
     found: Tokenizer,
     schemas: Sequence[object] | None,
 ) -> list[Span]:
-    """Return the (begin, end) in `whole`, the text of the dialogue, of each message whose index is in `learnt`. The
-    text of a message is what the template writes for it in one iteration of its loop over messages."""
+    """Return the (begin, end) in `whole`, the dialogue's text, of what the template's loop writes for the messages with
+    an index in `learnt`. The prompt for an answer is left out. Text after the loop belongs to the last message."""
     text, passages = _turns(template, given, found, schemas)
     written = [(number, begin, end) for number, begin, end in passages if number is not None and end > begin]
     if text != whole or not written:

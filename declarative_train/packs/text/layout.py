@@ -84,8 +84,8 @@ def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dic
 
 
 def _add_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (begins, sizes, segments) of all pieces, with one more piece for the padding at the end of each row.
-    `segments`: number of a piece in its row, from 1; 0 for padding."""
+    """Return (begins, sizes, segments), arrays with one element for each piece. At the end of each row, one more piece
+    stands for its padding. `segments`: number of a piece in its row, from 1; 0 for padding."""
     import numpy as np
 
     counts = pieces.counts

@@ -53,8 +53,8 @@ class LibraryLayer(Layer):
         return library_fields(cls.library, fields, resolve)
 
     def shorten(self, copies: int, kept: int) -> LibraryLayer | None:
-        """Return a copy of the layer that can be traced faster. Of the model's `copies` equal consecutive parts, such
-        as transformer blocks, it has only `kept`. Return None if the model cannot be made with fewer parts."""
+        """Return a copy of the layer whose model has only `kept` of its `copies` equal, consecutive parts, such as
+        transformer blocks. The copy can be traced faster. Return None if the model cannot be made with fewer parts."""
         return None
 
     @classmethod
