@@ -81,8 +81,8 @@ def choose_device(layout: LayoutPlan, num_visible: int, where: str = "here") -> 
 
 
 def assign_devices(layout: LayoutPlan, all_visible: Sequence[VisibleDevices]) -> DeviceChoice:
-    """Return the devices for ranks that a launcher started. `all_visible`: the GPUs that each rank sees. A rank that
-    sees only one GPU, as Slurm can arrange, uses this one, whatever the rank's GPU index in the plan is. Raises
+    """Return the devices of ranks that a launcher started. `all_visible`: the GPUs that each rank sees. A rank uses the
+    GPU with the index in the plan. But a rank that sees only one GPU, as Slurm can arrange, uses this one. Raises
     RunFailure if GPUs are missing, or if a rank's index on its machine is not the one in the plan."""
     if layout.device in ("cpu", "mps") or len(layout.ranks) < 2 or not any(visible.gpus for visible in all_visible):
         return choose_device(layout, len(all_visible[0].gpus))

@@ -195,8 +195,8 @@ def read_failures(directory: Path) -> list[Failure]:
 
 
 def is_peer_loss(error: BaseException) -> bool:
-    """Return whether an error is a consequence of another rank's exit, judged by its class and text. It is always False
-    for RunFailure and DataError."""
+    """Return whether this rank failed only because another rank exited. This is judged by the class and the text of
+    `error`. It is always False for RunFailure and DataError."""
     if isinstance(error, RunFailure | DataError):
         return False
     if isinstance(error, PeerFailure):

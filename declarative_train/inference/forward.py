@@ -26,8 +26,8 @@ _MOST_ELEMENTS = 1 << 22  # in the fields of a batch whose size was not given
 
 
 class Forward:
-    """Forward of a trained model from fields to selected outputs. Nodes that draw random numbers (`randn_like`) draw
-    the same ones each time, if the same rows are in the same batches."""
+    """Forward of a trained model from fields to selected outputs. Some nodes draw random numbers (`randn_like`). A
+    batch of the same rows that begins at the same row of the input gets the same numbers each time."""
 
     def __init__(self, trained: Trained, outputs: Sequence[str], device: torch.device) -> None:
         plan = trained.plan
@@ -113,8 +113,8 @@ def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
 
 def batch_rows(trained: Trained, fields: Sequence[str], wanted: int | None) -> int:
     """Return the number of rows per batch: `wanted`, if it is not None. Otherwise it is the batch size of the run's
-    evaluations, or the microbatch size of a run without evaluations. It is increased if rows are small. `fields`: names
-    of the fields that are read."""
+    evaluations, or the microbatch size of a run without evaluations. This size is raised, to `_LEAST_ROWS` at most, as
+    far as the values of a batch are not too many. `fields`: names of the fields that are read."""
     if wanted is not None:
         return wanted
     evaluation = trained.plan.evaluation

@@ -36,8 +36,9 @@ _UNDER_WAY = 2  # pieces under way per rank
 
 
 class Prediction:
-    """Prediction of selected outputs, on a device and by one or several processes. `drawing`: graph nodes that draw
-    random numbers. The constructor raises UsageError for outputs that the model does not have."""
+    """Prediction of selected outputs of a model, on a device and by one or several processes. `drawing`: paths of the
+    graph nodes that draw random numbers, so that predictions depend on them. The constructor raises UsageError for
+    outputs that the model does not have."""
 
     def __init__(
         self,

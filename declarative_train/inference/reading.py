@@ -85,9 +85,10 @@ def _open_table(
     title: str,
     names: Mapping[str, str],
 ) -> Input:
-    """Open files in a format that dtrain reads as a table, and return their rows. `kind`: the format. `paths`: as the
-    user gave them. `files`: the files that match `paths`. `source`: the run's `data.source`. `title`: name in messages.
-    `names`: new names for some columns. Raises InputError."""
+    """Open files in a format that dtrain reads as a table, and return their rows. `kind`: the format. `paths`: the
+    files, or a folder. `files`: the files, or a list with the folder. `source`: the run's `data.source`. `title`: name
+    in messages. `names`: new names for columns; they are used only if each row is a file, such as an image. Raises
+    InputError."""
     try:
         table = DATASETS[kind].open_files(paths, source)
     except SourceError as error:

@@ -338,8 +338,8 @@ def _plan_of(entry: CheckpointEntry) -> Plan:
 
 
 def _use_checkpoint_files(plan: Plan, entry: CheckpointEntry) -> Plan:
-    """Return the plan with other paths for the files that packs use, such as tokenizers. They become those of the
-    checkpoint's own copies."""
+    """Return the plan with the paths of the checkpoint's own copies of files that packs use, such as tokenizers. They
+    replace the paths of the files that the run used."""
 
     def use_own(component: dict[str, Any]) -> dict[str, Any]:
         for use_checkpoint_files in hooks("use_checkpoint_files"):
@@ -378,7 +378,8 @@ def _plugins_hint(plan: Plan) -> str:
 
 
 def check_source(trained: Trained, name: str) -> None:
-    """Raise UsageError if a plugin's source reads the set `name` of the run, and the code of plugins may not be run."""
+    """Raise UsageError if the rows of the set `name` come from the source of a plugin, but `trained` was opened without
+    permission to run the code of plugins."""
     data = trained.plan.data
     source = data.set(name).source or data.source
     if PLUGIN in source and not trained.plugins:

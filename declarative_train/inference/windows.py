@@ -164,8 +164,8 @@ class WindowSamples:
 
 
 def _rows_taken(part: FieldReader, length: int) -> np.ndarray:
-    """Return which rows of a window a field reads, as positions in the window: an array (K,), or a 0-d array if the
-    field reads a single row. `length`: rows per window."""
+    """Return which rows of a window a field reads, as positions within the window. The result is an array (K,), or a
+    0-d array if the field reads a single row. `length`: rows per window."""
     cut = part.cut
     return np.asarray(cut % length if isinstance(cut, int) else np.arange(length)[cut])
 

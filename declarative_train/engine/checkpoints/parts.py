@@ -27,7 +27,7 @@ from declarative_train.graph.initialise import blocks_of
 @dataclass(frozen=True, slots=True)
 class Part:
     """This rank's part of a tensor that an axis divides. The part consists of blocks. `size`: shape of the whole
-    tensor. `blocks`: a dict from position to values of each block. The position is that of the block's first element in
+    tensor. `blocks`: a dict with the values of each block. Its keys are the positions of the blocks' first elements in
     the whole tensor."""
 
     size: torch.Size
