@@ -78,8 +78,8 @@ class Spans:
 
 
 class Recipe(NamedTuple):
-    """Recipe without errors. `tree`: the merged YAML, with templates rendered and short forms expanded. `model.blocks`
-    in it is not changed: it has its templates and short forms."""
+    """Recipe without errors. `tree`: the merged YAML, with templates rendered and short forms expanded. Only
+    `model.blocks` in this tree still has its templates and short forms."""
 
     name: str
     seed: int

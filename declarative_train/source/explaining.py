@@ -36,8 +36,8 @@ _WORDS = {
 
 
 def explain(problem: Exception, scalar: Scalar, names: MappingABC[str, object]) -> Diagnostic:
-    """Return the diagnostic for an exception that compiling the template in `scalar`, or running it with the variables
-    `names`, has raised."""
+    """Return the diagnostic for an exception from a template. `problem`: the exception, raised when the template was
+    compiled or run. `scalar`: the scalar with the template. `names`: the variables with which it was run."""
     from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
     from declarative_train.core.sandbox import Forbidden, TooCostly

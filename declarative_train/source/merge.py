@@ -108,8 +108,8 @@ def _matches(pattern: Path, path: Path) -> bool:
 
 
 class Merger:
-    """Merger of the trees of several files, one call of `merge` for each. `dropped` and `diagnostics` collect the
-    results of all calls."""
+    """Merger of the trees of several files. Each call of `merge` merges one more file. `dropped`: the values that later
+    files replaced or removed, from all calls. `diagnostics`: the mistakes found by all calls."""
 
     def __init__(self, rules: MergeRules) -> None:
         self.rules = rules

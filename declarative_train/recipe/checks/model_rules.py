@@ -326,8 +326,8 @@ def _is_of(node: LayerNode, types: frozenset[str]) -> bool:
 
 
 def _is_of_one_position(term: Term) -> bool:
-    """Return whether position i of the result of an expression depends only on position i of its inputs. A slice must
-    begin at position 0, because another start would shift the positions."""
+    """Return whether position i of the result of an expression depends only on position i of its inputs, for every i.
+    This is not so for a slice that begins after position 0, because it shifts the positions."""
     if not isinstance(term, Operation):
         return True
     if term.name == INDEX:

@@ -59,8 +59,8 @@ def _multiples(size: int, unit: int) -> list[int]:
 
 
 def _divisors_near(number: int, wanted: int) -> list[int]:
-    """Return the largest divisor of `number` below `wanted` and the smallest one above; a list of at most two
-    numbers."""
+    """Return the divisors of `number` that are nearest to `wanted`: the largest one below it and the smallest one above
+    it. The list has at most two numbers."""
     small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
     divisors = sorted({*small, *(number // divisor for divisor in small)})
     below = [divisor for divisor in divisors if divisor < wanted][-1:]

@@ -41,9 +41,8 @@ def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping,
 
 
 def param_spans(block: BlockDefinition, fields: Mapping) -> dict[str, Span]:
-    """Return {block parameter: span of its value} for the parameters of a shipped block whose values are written in the
-    recipe; {} for other blocks. `fields`: the keys of the node that uses the block.
-    """
+    """Return {block parameter: span of its value} for a node that uses a shipped block; {} for other blocks. Parameters
+    whose values are not written in the recipe are left out. `fields`: the keys of the node."""
     if block.file is None:
         return {}
     return {entry.name: entry.value.span for entry in fields if entry.value.span.path != block.file.path}

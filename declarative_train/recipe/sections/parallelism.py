@@ -263,7 +263,8 @@ AXES_OF_WORDS: dict[str, dict[str, dict[str, str]]] = {  # without `auto` and `d
 
 
 def of_word(word: str) -> Axes | Dp | Auto | None:
-    """Return the section that a word of `parallelism` means; None for a word that also needs numbers (`pipeline`)."""
+    """Return the section that a word of `parallelism` means. None for `pipeline`, `expert`, `context` and `tensor`,
+    because these words alone do not give the sizes of the axes."""
     if word in ("pipeline", "expert", "context", "tensor"):
         return None
     if word in AXES_OF_WORDS:
