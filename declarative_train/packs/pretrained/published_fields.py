@@ -26,9 +26,9 @@ FROM = "from"
 def read_block(
     block: str, fields: Mapping, resolve: Callable[[str, Span], str]
 ) -> tuple[Mapping, Published | None, list[Diagnostic]]:
-    """Read the keys of a node whose type is the block `block`. If it has the key `from`, the params of this published
-    model are added, except those that the node sets itself. Return (keys without `from`, the published model or None,
-    diagnostics). `resolve`: function (path, span) -> absolute path."""
+    """Read the keys of a node whose type is the block `block`. If it has the key `from`, which names a published model,
+    the params of this model are added as keys, except those that the node sets itself. Return (keys without `from`, the
+    published model or None, diagnostics). `resolve`: function (path, span) -> absolute path."""
     given, family = fields.entry(FROM), family_of(block)
     if given is None or family is None:
         return fields, None if family is None else Published(), []

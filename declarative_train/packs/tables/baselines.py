@@ -41,8 +41,9 @@ class _Rows(NamedTuple):
 
 
 def compare(plan: Plan, training: Batches, evaluated: Batches) -> Comparison | None:
-    """Fit simple models to the batches `training`, and return their metric on the batches `evaluated`. Return None if
-    the inputs are not only numbers and categories, if there is not one target per row, or if there are no rows."""
+    """Fit simple models to the batches `training`, and return their metric on the batches `evaluated`. Return None
+    unless the model's inputs are numbers, categories or dates, and its target is one number or class per row, not a
+    count. Also return None if there are no rows, or if the table is too large."""
     found = meanings(plan)
     if not found or not _is_table(plan, found[0]):
         return None

@@ -125,7 +125,8 @@ def _is_role(node: nodes.Expr) -> bool:
 
 
 def _extract_spans(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """Remove the marks BEGIN and END from a text. Return (text, spans that were between the marks)."""
+    """Remove the marks BEGIN and END from a text. Return (text, spans). Each span is the (begin, end), in the returned
+    text, of a passage that was between two marks."""
     kept: list[str] = []
     found, size, begin = [], 0, 0
     for part in re.split(f"([{BEGIN}{END}])", text):

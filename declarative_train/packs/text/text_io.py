@@ -75,8 +75,8 @@ def find_policy_output(plan: Plan) -> TextOutput | None:
 
 
 def _read_output(plan: Plan, output: str) -> TextOutput | None:
-    """Return the output named `output` as TextOutput. Return None unless a sample of the output has two dimensions, and
-    the output is computed from a field of tokens (one dimension)."""
+    """Return a description of the output named `output`; None if it cannot predict text. One sample of it must have two
+    dimensions, and it must be computed from a field of tokens, whose samples have one dimension."""
     specs = {field.name: field for field in plan.data.fields}
     graph = prune(plan, [output])
     spec = graph.spec(graph.outputs[output])

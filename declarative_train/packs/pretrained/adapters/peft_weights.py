@@ -26,8 +26,9 @@ _SHOWN = 3
 
 
 def plan_folder(path: str, recipe: Recipe, lowered: Lowered, span: Span) -> tuple[WeightsPlan, list[Diagnostic]]:
-    """Plan how a folder of adapters fills the parameters of the model. Return (plan, errors); there is an error if
-    tensors of the folder do not fit. `span`: where the recipe names the folder, for errors."""
+    """Plan how a folder of adapters fills the parameters of the model. Return (plan, errors). It is an error if a
+    tensor of the folder has no parameter, or does not fit its parameter. `span`: where the recipe names the folder, for
+    errors."""
     folder, names = peft_folder(path), PublishedNames(recipe.model.scope)
     entries = dict(_adapter_entries(recipe, lowered, folder, names))
     used = {part.name for parts in entries.values() for part in parts}
