@@ -34,8 +34,9 @@ _PRESENT, _TARGET, _PREDICTED, _PROBABILITY, _HAS_PICTURE = range(5)
 
 
 def predictions(plan: Plan, device: torch.device) -> Predictions | None:
-    """Return the collector of predictions for a run. Return None if nothing would be drawn: no output predicts classes,
-    there are no evaluations, or the sink tensorboard draws no images."""
+    """Return the collector of predictions for a run. Return None in three cases: there are no evaluations, the sink
+    tensorboard draws no images, or no output is suitable. A suitable output predicts 2 to `MOST_CLASSES` classes, and
+    its loss is not computed in chunks."""
     settings = plan.logging.sinks.get("tensorboard")
     if settings is None or plan.evaluation is None or not settings.get("pictures", True):
         return None

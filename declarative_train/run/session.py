@@ -122,8 +122,9 @@ class Session:
         return self.plan.layout.device in ("cpu", "mps")
 
     def adopt(self, run_dir: str) -> None:
-        """Continue the run in the folder `run_dir`, if this session has not begun a run yet. This happens if the agent
-        of node 0 was restarted: agents of other nodes report the folder of the run that it had begun before."""
+        """Continue the run in the folder `run_dir`, if this session has not begun a run yet. This is needed if the
+        agent of node 0 was restarted. The agents of other nodes then report the folder of the run in which they took
+        part."""
         if self.run_dir is None:
             self._resume, self._folder = "auto", Path(run_dir)
 

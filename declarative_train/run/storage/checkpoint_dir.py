@@ -98,8 +98,9 @@ def dir_notices(folder: str | None, run_dir: Path) -> list[str]:
 
 
 def newest_below(folder: str, name: str, look: DamageCheck) -> tuple[CheckpointEntry | None, list[str]]:
-    """Return the newest undamaged checkpoint of the runs of one recipe below `folder`, or None, and the reasons why
-    newer ones were skipped. Newer runs are searched first. `name`: the recipe's name. `look`: the check for damage."""
+    """Return the newest undamaged checkpoint of a recipe's runs (or None), and the reasons why newer checkpoints were
+    skipped. The runs of the recipe `name` below `folder` are searched from the newest to the oldest, until one has such
+    a checkpoint. `look`: the check for damage."""
     passed_over: list[str] = []
     for place in sort_newest_first(CheckpointStore(f"{_absolute(folder)}/{name}").folders()):
         entry, reasons = CheckpointStore(f"{place}/{CHECKPOINTS}").newest(look)

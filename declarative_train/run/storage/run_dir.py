@@ -175,7 +175,7 @@ def _fetch(plan: Plan, folder: Path | None) -> str | None:
 
 
 def _remote_url(plan: Plan, run_dir: Path, elsewhere: str | None) -> str | None:
-    """Return the URL to which this run's folder is copied, or None. It stays the same when the run resumes.
+    """Return the URL to which this run's folder is copied; None if it is not copied. A run that resumes keeps its URL.
     `elsewhere`: folder of the run's checkpoints, if it is not in the run's folder."""
     kept = read_run(run_dir).get("remote")
     if kept is not None or plan.logging.remote is None:

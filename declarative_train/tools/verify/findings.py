@@ -250,8 +250,9 @@ class _Comparer:
         self._judge("gradient norm", [("all parameters", found)], self._bounds.update)
 
     def _explain(self, kind: Kind, name: str, rank: int) -> tuple[str, str]:
-        """Return the communication between ranks that may have caused a difference, and a remark on the cause; each is
-        "" if unknown. `kind`, `name`: the value that differs. `rank`: the rank with the largest difference."""
+        """Return two texts on a difference: the communication between ranks that may have caused it, and a remark on
+        the cause. Each is "" if unknown. `kind`, `name`: the value that differs. `rank`: the rank with the largest
+        difference."""
         if kind == "output":
             return _collective_of_node(self._plan, name), ""
         if kind == "divisor":

@@ -333,8 +333,8 @@ def positions_of(plan: Plan, dp_rank: int, batches: Sequence[Batch]) -> Iterator
 
 
 def summarise_samples(output: torch.Tensor) -> torch.Tensor:
-    """Return four sums (R, 4), float64, for the output of each of R samples: the sum of absolute values, and three sums
-    with fixed random signs. Outputs with equal sums are almost certainly equal."""
+    """Return a tensor (R, 4), float64, with four sums over the output of each of R samples: the sum of absolute values,
+    and three sums with fixed random signs. Outputs with equal sums are almost certainly equal."""
     flat = output.detach().reshape(len(output), -1)
     signs = _signs(flat.shape[1])
     found = [torch.cat([row.abs().sum()[None], signs @ row]) for row in (each.cpu().double() for each in flat)]

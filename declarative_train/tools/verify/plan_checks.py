@@ -153,7 +153,8 @@ def _check_schedule(grid: tuple[tuple[str, ...], ...], num_stages: int, num_micr
 def _users(graph: Graph, stages: tuple[tuple[str, ...], ...], plan: Plan) -> dict[str, tuple[int, ...]]:
     """Return a dict from each parameter to the indices of the pipeline stages that use it. A stage uses a parameter if
     it contains the parameter's node, or a node that calls this node again. A tied parameter has no entry of its own:
-    its stages count for the parameter to which it is tied. `stages`: the names of the nodes in each stage."""
+    the stages that use it are added to those of the parameter to which it is tied. `stages`: the names of the nodes in
+    each stage."""
     stage_of = {name: number for number, names in enumerate(stages) for name in names}
     by_node = {node.name: {stage_of.get(node.name, -1)} for node in graph.nodes}
     for node in graph.nodes:
