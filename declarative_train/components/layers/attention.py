@@ -294,8 +294,8 @@ def _heads(layer: SelfAttention | CrossAttention, width: int) -> Heads:
 
 
 def _cut_heads(layer: SelfAttention | CrossAttention, width: int, size: int) -> LayerCut | str:
-    """Return how an attention layer is divided by heads over `size` ranks, or a sentence that says why it cannot be.
-    The matrices of queries, keys and values are divided by rows, the matrix `out` by columns. `width`: width of the
+    """Return how the heads of an attention layer are divided over `size` ranks, or a sentence that says why they cannot
+    be. The matrices of queries, keys and values are divided by rows, the matrix `out` by columns. `width`: width of the
     layer's input.
     """
     heads = _heads(layer, width)

@@ -79,8 +79,8 @@ class EmbeddingsModule(nn.Module):
 
 
 class EmbeddingBagModule(nn.Module):
-    """Module that looks up a learned vector for each of T integers and reduces the vectors to one: (B, T) to
-    (B, D).
+    """Module that looks up a learned vector for each of T integers, and takes the mean, sum or maximum of the vectors:
+    (B, T) to (B, D).
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, mode: str, padding_idx: int | None) -> None:

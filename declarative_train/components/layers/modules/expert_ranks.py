@@ -77,9 +77,9 @@ class ExpertRanks:
         return found[0], found[1]
 
     def _order(self, counts_SE: Tensor, num_rows: int) -> Tensor:
-        """Return the index (num_rows,) that sorts the received rows by expert. They arrive sorted by the rank that sent
-        them, and the rows of one rank are sorted by expert. `counts_SE`: number of rows from each rank for each expert
-        of this rank.
+        """Return the index (num_rows,) that sorts the rows received by this rank by expert. The rows arrive sorted by
+        the rank that sent them. Those from one rank are already sorted by expert. `counts_SE`: number of rows from each
+        rank for each expert of this rank.
         """
         if is_fake(counts_SE):
             return torch.arange(num_rows, device=counts_SE.device)

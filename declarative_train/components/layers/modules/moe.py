@@ -155,8 +155,9 @@ class MoeModule(nn.Module):
         return weights_NK if self.routing.scale == 1.0 else weights_NK * self.routing.scale
 
     def _balance(self, scores_NE: Tensor, used_NE: Tensor, mask: Tensor | None, B: int) -> Tensor:
-        """Return the balance loss (B,) of each of the B samples. `used_NE`: 1 where a position uses an expert, else 0.
-        `mask`: False at positions that do not count; None: all count.
+        """Return the balance loss (B,) of each of the B samples. `scores_NE`: the router's score of each expert for
+        each position. `used_NE`: 1 where a position uses an expert, else 0. `mask`: False at positions that do not
+        count; None: all count.
         """
         if self.routing.is_sigmoid:
             scores_NE = scores_NE / (scores_NE.sum(-1, keepdim=True) + _TINY)

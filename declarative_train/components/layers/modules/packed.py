@@ -225,9 +225,8 @@ def weights_in(module: nn.Module) -> Iterator[str]:
 
 
 def _can_hold(part: nn.Module) -> bool:
-    """Return whether the weight of the module `part` can be packed. It can if `part` is an `nn.Linear`. It also can if
-    `part` is one of dtrain's modules with an attribute `packed`, such as an adapter or the output layer of a chunked
-    loss.
+    """Return whether the weight of the module `part` can be packed. It can if `part` is an `nn.Linear`, or a module of
+    dtrain with an attribute `packed`. Examples are an adapter and the output layer of a chunked loss.
     """
     return type(part) is nn.Linear or "packed" in part.__dict__
 

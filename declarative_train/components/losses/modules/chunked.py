@@ -22,9 +22,9 @@ from declarative_train.components.losses.modules.classes import OverClasses
 
 
 class ChunkedHead(nn.Module):
-    """Replacement of a linear layer and the loss after it; its parameters are those of the linear layer. From x (B, *S,
-    D), class numbers (B, *S) and mask (B, *S) it computes the loss of each item, (B, *S). It applies class weights, but
-    not row weights: padding rows have a loss like other rows.
+    """Module that replaces a linear layer and the loss after it. Its parameters are those of the linear layer. From x
+    (B, *S, D), class numbers (B, *S) and mask (B, *S) it computes the loss of each item, (B, *S). It applies class
+    weights, but not row weights, so padding rows have a loss like other rows.
     """
 
     bias: Tensor | None
