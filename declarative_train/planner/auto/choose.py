@@ -113,9 +113,9 @@ def _make_fit_test(
     verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> Callable[[LayoutVerdict], bool]:
     """Return a function that says whether a candidate may fit on the device. For a traced candidate, the traced memory
-    decides. For any other candidate, the estimate is first made smaller by a factor, because estimates can be too high.
-    The factor is closer to 1 if a candidate of the same kind (`_kind`) was traced, because its trace corrects the
-    estimate.
+    decides. For any other candidate, the estimate is first divided by `TOO_HIGH`, because estimates can be too high. If
+    a pipeline of the same kind (`_kind`) was traced, its trace corrects the estimate, and the divisor is the smaller
+    `CORRECTED_TOO_HIGH`.
 
     `verdicts`: the verdicts on all candidates, from estimates alone. `known`: name of a traced candidate -> its memory
     in bytes.

@@ -44,7 +44,7 @@ class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     a scalar that is read        1, so that every step counts as finite
     a split of a tensor          parts of equal sizes, if the sizes are values of a tensor (the tokens for each expert)
     oneDNN's lstm                a workspace of the size that it has on the CPU; with fake tensors it would be empty
-    grouped products             empty tensors of the right shape, for dtypes other than bfloat16, which torch rejects
+    grouped products             empty tensors of the right shape, for the dtypes that torch rejects (not bfloat16)
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
