@@ -118,9 +118,8 @@ class Scope(NamedTuple):
     """Graph of the model, or of a block: nodes in an order in which each follows the nodes that it reads.
 
     `inputs`: for the model, the fields that nodes read; for a block, its connected inputs. `outputs`: {name: wire}.
-    `units`, only for the model: paths of the copies of the outermost `repeat`s; without a `repeat`, of the top-level
-    layers and blocks (docs/decisions.md, Q36).
-    """
+    `units`: paths of the parts of the model that are sharded and compiled one by one; () for a block. The units are the
+    copies of the outermost `repeat`s; without a `repeat`, the top-level layers and blocks (docs/decisions.md, Q36)."""
 
     inputs: tuple[str, ...]
     nodes: tuple[ModelNode, ...]

@@ -237,11 +237,11 @@ class Wiring:
         return self._check_open(self.drafts[reader], key, edge)
 
     def _check_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
-        """Return whether the node `reader` may read an input of the block that is not connected where the block is
-        used. `edge`: the reference to this input. `key`: the input of `reader` that has the reference.
+        """Return whether a node may read an input of the block that is not connected where the block is used. Report an
+        error if it may not. `reader`: the node. `key`: its input that has the reference. `edge`: the reference.
 
-        It may if its own input `key` is optional, if it is switched off, or if it has errors. Otherwise report an
-        error."""
+        The node may read such an input in three cases: its own input `key` is optional, it is switched off, or it has
+        errors."""
         port = next((port for port in reader.ports if port.name == key), None)
         if reader.is_off or isinstance(reader, BrokenDraft) or (port is not None and port.optional):
             return True
@@ -357,8 +357,8 @@ class Wiring:
         return order if not self.has_cycle else list(self.drafts.values())
 
     def _list_predecessors(self) -> dict[str, list[str]]:
-        """Return {node: nodes that must come before it in the order}. These are the nodes that it reads. For a `reuse`
-        node, the node that it calls again is added, unless that node depends on the `reuse` node."""
+        """Return {node: nodes that must come before it in the order}. These are the nodes that it reads. A `reuse` node
+        also comes after the node that it calls again, unless that node depends on the `reuse` node."""
         behind = {name: list(self._reads[name]) for name in self.drafts}
         for draft in self._reuses():
             waiting, reached = [draft.target.name], {draft.target.name}
