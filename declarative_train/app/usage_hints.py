@@ -53,8 +53,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None:
-    """Return a hint if the first word is not a command, or if the version is asked for in another way than `--version`;
-    otherwise None. `words`: the arguments. `commands`: the names of the commands.
+    """Return a hint if the first of `words` that is not an option is not a command either, or if `-v` or `-V` is given
+    instead of `--version`; otherwise None. `words`: the arguments. `commands`: the names of the commands.
     """
     first = next((word for word in words if not word.startswith("-")), None)
     if first is None or first in commands:

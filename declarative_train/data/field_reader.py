@@ -46,7 +46,7 @@ class FieldReader:
 
     @property
     def cut(self) -> slice | int:
-        """Rows of a window that the field uses."""
+        """Index of the rows that the field uses of a window: a slice, or an integer for a single row."""
         return slice(None) if self.field.cut is None else self.field.cut
 
     @property

@@ -5,11 +5,12 @@ A *level* is the index of a bucket, 0 for the shortest. All fields with buckets 
 level of a sample is the lowest level whose buckets hold all its fields. The level of a step is the highest level of
 its samples on all ranks. So the shapes do not depend on how many ranks there are.
 
-The order of an epoch is made from the order that it would have without buckets. This is divided into windows of
-`_WINDOW` global batches. In each window, the samples of each level fill whole batches, in their order. The rest of each
-level, less than a batch, fills the remaining batches, from the shortest level to the longest. Then the batches of the
-window are shuffled. The last, partial batch of an epoch is not changed. All of this follows from (seed, epoch,
-position) and the lengths of the samples, so the order does not depend on the layout either.
+The order of an epoch is made from the order that it would have without buckets. That order is divided into windows of
+`_WINDOW` global batches. In each window, the samples of each level fill as many whole batches as possible, in their
+order. The samples that are left over, less than a batch of each level, fill the other batches of the window, from the
+shortest level to the longest. Then the batches of the window are shuffled. The last, partial batch of an epoch is not
+changed. All of this follows from (seed, epoch, position) and the lengths of the samples, so the order does not depend
+on the layout either.
 """
 
 from __future__ import annotations

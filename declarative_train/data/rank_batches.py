@@ -294,9 +294,9 @@ class TrainingBatches:
 class EvaluationBatches:
     """Batches of an evaluation for one data-parallel rank, in the order of the rows of the set.
 
-    Every rank gets the same number of batches; short ones are padded with rows of weight 0. `max_samples`: evaluate
-    only that many samples, spread evenly over the set. `cuts`: shorten each batch to the length bucket of its longest
-    sample, if fields have length buckets.
+    Every rank gets the same number of batches. A batch without a sample has one row of padding, with weight 0.
+    `max_samples`: evaluate only that many samples, spread evenly over the set. `pad_to_full`: each batch is padded to
+    `batch_size` rows. `cuts`: shorten each batch to the length bucket of its longest sample, if fields have buckets.
     """
 
     def __init__(

@@ -119,8 +119,8 @@ class Inherited(NamedTuple):
         return {key: value for key, value in self.spec.statistics.items() if key not in _OF_THE_DATA}
 
     def is_alike(self, field: Field) -> bool:
-        """Return whether the field has the same keys as in the earlier run, so that the statistics of that run are used
-        without computing any."""
+        """Return whether the statistics of the earlier run are used for `field` without computing any: the earlier run
+        has some, and the field has the same keys and values in both recipes."""
         return bool(self.statistics) and self.spec.component == field.as_data()
 
 

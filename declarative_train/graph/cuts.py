@@ -185,7 +185,7 @@ class _Deriver:
         self._heads = {edge: kind for edge, kind in self._heads.items() if outputs.count(edge) == 1}
 
     def derive(self) -> Iterator[tuple[str, LayerCut | str]]:
-        """Yield (path, division) for every layer, or (path, the reason) if it stays undivided."""
+        """Yield a pair for every layer: (path, its division), or (path, the reason) if the layer stays undivided."""
         found = self._found
         for node in self._graph.nodes:
             if node.graph is not None:  # a block that is called from several places

@@ -94,9 +94,9 @@ def run_dry(
 
 
 def fails_at(lowered: Lowered, plugins: Sequence[str], seed: int, other: Graph) -> str | None:
-    """Run the model of `lowered` on two samples of zeros, with the shapes of the inputs of the graph `other`. Return
-    why it fails, or which output has another shape than in `other`; None if all is right. `other`: graph of the same
-    model for other shapes, such as those of a shorter length bucket."""
+    """Check that the model of `lowered` also computes inputs of other shapes, such as those of a shorter length bucket.
+    `other`: the graph of the same model for these shapes. The model is run on two samples of zeros. Return why it
+    fails, or which output has another shape than in `other`; None if neither."""
     is_small = _is_small(lowered)
     with _without_side_effects(double=False):
         model = build(lowered.graph, plugins, seed=seed, device=None if is_small else "meta").eval()

@@ -45,8 +45,8 @@ def without_adapters(graph: Graph) -> Graph:
 def make_merged_reader(
     graph: Graph, names: Iterable[str], read: Callable[[str], torch.Tensor]
 ) -> Callable[[str], torch.Tensor]:
-    """Return a function from the name of a tensor to its value in the model without adapters, into whose weights the
-    adapters are merged.
+    """Return a function that reads the tensors of the model after its adapters are merged into its weights. The
+    argument of the function is the name of a tensor.
 
     `names`: names of all tensors of `graph`. `read`: function from a name to the tensor before merging. The tensors of
     the adapters are read now, others only when the returned function is called. Weights are merged in float64 and

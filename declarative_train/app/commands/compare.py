@@ -46,9 +46,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find_run(name: str, folder: str) -> Record | None:
-    """Return the run that `name` means: a run's folder, the newest run of a recipe (given by its name or folder), or
-    the only run in `folder` whose name begins with `name`, else contains it. If there is none, or several match, print
-    that and return None.
+    """Return the run that `name` means. `name` can be the folder of a run, the name or folder of a recipe (its newest
+    run is meant), or a part of a run's name: the run is then the only one in `folder` whose name begins with this part
+    or, if none does, contains it. If no run or several match, print that and return None.
     """
     from declarative_train.app.records.record import read_record
     from declarative_train.app.records.tables import runs_below
