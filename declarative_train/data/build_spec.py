@@ -261,8 +261,8 @@ def _report_unread(
 ) -> None:
     """Report what the fields should read from the source but do not: keys of messages, or a whole column.
 
-    `main`: table of the main source. `parts`: reader of each field. `tables`: table of each source, as packs may have
-    changed it.
+    `main`: table of the main source, as it was opened. `parts`: reader of each field. `tables`: table of each source
+    after the sets were prepared, for which packs may have replaced it.
     """
     for table in tables.values():
         for name, message, hint in table.unread():

@@ -83,7 +83,7 @@ def _of_mixture(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None, sort: str | None
 ) -> dict[str, SetRows]:
     """Divide the rows of a mixture into sets, like `split_rows`. The rows of each source are divided separately. A
-    split with the key `of` gets rows of that source only."""
+    split with the key `of`, which names a source, gets rows of this source only."""
     sources = tuple(name for name, _ in table.members)
     _check_sources(sources, splits)
     cuts = [

@@ -235,8 +235,9 @@ class _Deriver:
         return cut
 
     def _explain_broken_blocks(self, name: str, cut: ParameterCut | None) -> str:
-        """Return the reason why a frozen weight in a block format (key `storage`) cannot be divided: the ranks would
-        split a block. Return "" if it can be divided. `name`: name of the weight."""
+        """Return the reason why a weight cannot be divided as `cut` says; "" if it can. The reason is that a frozen
+        weight is stored in blocks (key `storage`), and that the division would split a block. `name`: name of the
+        weight. `cut`: None if the weight is not divided."""
         storage, size = self._given.storages.get(name, "bf16"), self._given.size
         if cut is None or cut.dim == 0 or storage == "bf16" or sum(cut.pieces) // size % BLOCK == 0:
             return ""

@@ -99,9 +99,9 @@ def _probe(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
 
 
 def _probe_library(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
-    """Run a model of a library (transformers, timm). A small model runs in memory, a large one on fake tensors. (Meta
-    tensors would not do, because the model's code reads values of tensors.) If fake tensors fail, a model of at most
-    MOST_PARAMETERS elements runs in memory."""
+    """Like `probe_layer`, for a layer that is a whole model of a library (transformers, timm). A small model runs in
+    memory, a large one on fake tensors. (Meta tensors would not do, because the model's code reads values of tensors.)
+    If fake tensors fail, a model of at most MOST_PARAMETERS elements runs in memory."""
     with torch.device("meta"):
         module: nn.Module = _in_one_line(lambda: layer.build(built_for))
     units = layer.find_units(module)

@@ -26,8 +26,8 @@ _INTO_REGIONS = ("enters", "encloses")
 
 @dataclass(frozen=True, slots=True)
 class TokenCut:
-    """Division of the tokens of a layer's input (`reads`) and of its output (`writes`). `is_each`: the layer computes
-    each token separately."""
+    """How the ranks divide the tokens that a layer works with. `reads`: State of its divided input ("whole" if it has
+    none). `writes`: State of its output. `is_each`: the layer computes each token separately."""
 
     reads: State
     writes: State

@@ -63,8 +63,9 @@ def as_json(record: Record) -> dict[str, object]:
 
 
 def text(records: Sequence[Record], folder: str, sort: str | None = None) -> str:
-    """Return a table of the runs in `records` for each recipe, at most as wide as the terminal, and the reasons of
-    failures. `sort`: the metric by which rows are sorted; None: rows stay in the given order."""
+    """Return a text with one table of runs for each recipe, at most as wide as the terminal. Below each table are the
+    reasons why runs in it failed. `folder`: the folder of the runs. `sort`: the metric by which `records` are sorted,
+    which always gets a column; None: they are not sorted by a metric."""
     from declarative_train.app.records.tables import metric_columns, what_differs
     from declarative_train.app.views.table import table, terminal_width
     from declarative_train.core.amounts import format_count, format_number
