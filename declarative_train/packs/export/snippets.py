@@ -154,10 +154,10 @@ for name, tensor in model.named_parameters():
 
 
 def loading_code(to: str, dtype: str, *, is_table: bool, is_whole: bool, auto: str | None = None) -> str:
-    """Return the code of `load.py`, the example script in an exported folder. `to`: the format; `dtype`: precision of
-    the exported model, by which the script's tolerance is chosen. `is_table`: the inputs are columns of numbers and
-    words. `is_whole`: the file has every tensor of the model. `auto`: the class of transformers that loads the base
-    model of the adapters; None if the base is not a published model."""
+    """Return the code of `load.py`, the example script in an exported folder. `to`: the format. `dtype`: precision of
+    the exported model, on which the script's tolerance depends. `is_table`: whether the inputs are columns of numbers
+    and words. `is_whole`: whether the file has every tensor of the model. `auto`: the class of transformers that loads
+    the base model of the adapters; None if the base is not a published model."""
     if to == "peft":
         return _PEFT if auto is None else _PEFT_PUBLISHED.format(auto=auto)
     if to in ("safetensors", "state-dict"):

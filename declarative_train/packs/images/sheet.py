@@ -102,8 +102,8 @@ def _can_decode(given: Mapping[str, PictureValues], row: int) -> bool:
 
 
 def _remove_normalising(training: PreparedSet) -> PreparedSet:
-    """Return the training set with the transform `normalize` replaced by one that changes nothing. So values are from 0
-    to 1 and can be shown as colours. Random draws stay the same."""
+    """Return the training set with each transform `normalize` replaced by one that changes nothing. Its values are then
+    from 0 to 1, as colours need. Random draws stay the same."""
     same = TRANSFORMS.read({"type": "normalize", "mean": [0.0], "std": [1.0]})
     chain = training.chain
     kept = tuple(

@@ -94,7 +94,7 @@ class TokensField(Field):
 
     @property
     def longest(self) -> int:
-        """Number of tokens of a sample; with length buckets, of a sample in the longest one."""
+        """Number of tokens of a sample. If the field has length buckets, it is the length of the longest one."""
         return self.length if isinstance(self.length, int) else self.length.buckets[-1]
 
     @property
@@ -113,8 +113,8 @@ class TokensField(Field):
 
     @property
     def _places(self) -> dict[str, int]:
-        """Indices of the field's columns, as {key of the field: index of its column}. Two keys may name the same
-        column."""
+        """Which of the field's columns each key names, as {key of the field: index of its column}. Two keys may name
+        the same column."""
         names = list(dict.fromkeys(self.wanted))
         return {key: names.index(name) for key, name in self._columns.items()}
 
@@ -229,7 +229,7 @@ class TokensField(Field):
         return chat.compile_template(chat.template_text(self.template, self.open_tokenizer())).reads_tools
 
     def marks_trained(self, columns: Sequence[Column]) -> bool:
-        """Return whether some tokens of a text are not to be predicted, as in dialogues."""
+        """Return whether only some tokens of a text are to be predicted, as in dialogues and answers to a `prompt`."""
         return self.prompt is not None or self.is_chat(columns)
 
     def _check_pad(self, found: Tokenizer) -> ShapeError | None:

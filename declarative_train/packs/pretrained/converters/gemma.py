@@ -86,7 +86,8 @@ def _read_rotaries(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def read_windows(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params of the attention window. Every n-th layer has full attention, and all others have a window."""
+    """Return the params of the attention window, for models in which every n-th layer has full attention and all others
+    have a window. Raises PublishedError for another order of layers."""
     layers, usual = int(config["num_hidden_layers"]), _USUAL_PATTERN[config["model_type"]]
     usual = config.get("sliding_window_pattern") or usual
     types = config.get("layer_types") or _types(usual, layers)

@@ -135,7 +135,8 @@ def _write_window(config: Mapping[str, Any], params: Mapping[str, object]) -> di
 
 
 def _read_late_window(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params of an attention window that the first layers do not have, and all later layers have."""
+    """Return the params of an attention window that begins at one layer: the layers before it have full attention, it
+    and all later ones have the window. Raises PublishedError for another order of layers."""
     window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
     layers, types = int(config["num_hidden_layers"]), config.get("layer_types")
     first = int(config.get("max_window_layers", 28))
