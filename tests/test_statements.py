@@ -30,11 +30,11 @@ README.md
         test_cases.py::test_a_mistake_is_told_as_accepted
     every parallel mode computes the same gradients, up to rounding
         test_parity.py::test_a_way_to_run_computes_the_same_gradients
-    Two things depend on the layout, and lint reports them: random draws (dropout, R108), and layers
+    with two exceptions, which lint reports by their codes: random draws (dropout, R108), and layers
         test_rules.py::test_the_bad_example_fires_inside_its_text
     the planner chooses the fastest mode that fits into memory, by its estimates
         planner/test_auto.py::test_on_known_hardware_the_least_time_of_what_fits
-    The run reports a broken image further on, or leaves it out with `data.on_bad_row: skip`
+    is found only by the run, which stops there, or leaves it out with `data.on_bad_row: skip`
         data/test_skipping.py::test_without_skip_a_broken_picture_ends_the_run_with_its_place
         data/test_skipping.py::test_a_broken_picture_is_stood_in_for_alike_on_every_layout
     On several nodes, `dtrain run` is started on each
