@@ -194,9 +194,10 @@ class SelfAttentionModule(nn.Module):
         return q_BHTK, k_BGTK, v_BGTK
 
     def attend_last(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor) -> Tensor:
-        """Return the layer's output (B, T, D) for the last T of S positions, given their queries and all keys and
-        values. The layer must be causal. The generation of text calls it, with stored keys and values of earlier
-        tokens."""
+        """Return the layer's output (B, T, D) for the last T of S positions, given their queries and the keys and
+        values of all S positions. The layer must be causal. The generation of text calls this method, with stored keys
+        and values of earlier tokens.
+        """
         T, S = q_BHTK.shape[2], k_BGSK.shape[2]
         seen = visible_keys(T, S, self.heads.window, q_BHTK.device)
         y = attend(q_BHTK, k_BGSK, v_BGSK, seen[None], False, 0.0, self.heads, self.sinks)

@@ -106,8 +106,8 @@ def cast_parameters(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | Non
 
 
 def unify_format(x: Tensor) -> Tensor:
-    """Return `x`, but in torch's default memory format (contiguous) if it has only one row. Its gradient then has the
-    same format.
+    """Return `x`. If it has only one row, it is first brought to torch's default memory format (contiguous). Its
+    gradient then has the same format.
 
     With one row, any stride of the batch dimension is valid. If `x` is in channels-last format and its gradient is not,
     or the reverse, torch's CPU kernel of batch norm reads one of the two in the wrong order (torch 2.13; the error is

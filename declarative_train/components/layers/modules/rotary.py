@@ -34,9 +34,9 @@ class Angles:
 
     @property
     def amplitude(self) -> float:
-        """Factor by which cosines and sines are multiplied. It is 1 unless `scaling` is "yarn". With "yarn" it is
-        `attention_factor` if this is set. Else, if `mscale` and `mscale_all_dim` are set, it is DeepSeek's formula for
-        them. Else it is equation 22 of the YaRN paper.
+        """Factor by which cosines and sines are multiplied. It is 1 unless `scaling` is "yarn". With "yarn" there are
+        three cases. If `attention_factor` is set, it is the factor. Else, if `mscale` and `mscale_all_dim` are set,
+        DeepSeek's formula gives the factor. Else equation 22 of the YaRN paper gives it.
         """
         if self.scaling != "yarn":
             return 1.0
