@@ -206,9 +206,8 @@ class MeshPosition:
         return self._mesh
 
     def _join_experts(self, layout: LayoutPlan) -> DeviceMesh:
-        """Return the mesh over which all parameters except those of experts are sharded. They are sharded over the axes
-        `shard` and `expert` together, so the two are joined to one axis, called `shard`. The axis `replicate` stays, if
-        the layout has it."""
+        """Return a mesh in which the axes `shard` and `expert` are joined to one axis, called `shard`. All parameters
+        except those of experts are sharded over this axis. The axis `replicate` stays, if the layout has it."""
         from torch.distributed.device_mesh import DeviceMesh
 
         axes = tuple(axis for axis in DATA_AXES if layout.has(axis))

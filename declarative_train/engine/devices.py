@@ -194,9 +194,9 @@ def threads_per_rank(num_local_ranks: int) -> int:
 
 
 def safe_threads(wanted: int) -> int:
-    """Return how many CPU threads a forked rank can use: `wanted`, or 1 if this process already has an OpenMP thread
-    pool. The pool does not survive a fork, and the rank would wait for it forever. torch does not report whether there
-    is a pool, so a forked child tries to use one."""
+    """Return how many CPU threads a forked rank can use. It is `wanted`, or 1 if this process already has an OpenMP
+    thread pool: the pool does not survive a fork, and the rank would wait for it forever. torch does not report whether
+    there is a pool. So this function forks a child that tries to use one."""
     import torch
 
     if wanted == 1:

@@ -260,9 +260,9 @@ def _to_numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.nda
 
 
 def _parse_numbers(name: str, values: Any, chunk: InputChunk, decimal: str) -> Any:
-    """Convert a column of texts to integers if all its values are integers, otherwise to floats, otherwise to bool.
-    `name`: the column's name, for messages. `values`: the column as an Arrow array. `decimal`: the decimal point of
-    floats. Raises InputError."""
+    """Convert a column of texts to numbers. The result has integers if all values are integers, floats if all are
+    numbers, and bool if all are `true` or `false`. `name`: the column's name, for messages. `values`: the column as an
+    Arrow array. `decimal`: the decimal point of floats. Raises InputError if the values are none of these."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

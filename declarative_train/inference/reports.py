@@ -56,7 +56,8 @@ class Gatherer(ABC):
     @abstractmethod
     def add(self, values: Mapping[str, torch.Tensor], num_rows: int, origins: Callable[[int], Origin]) -> None:
         """Add one batch. `values`: outputs and fields by name. `num_rows`: number of rows without padding. `origins`:
-        function that takes a row and returns a function that looks up the row's origin (file and row)."""
+        function that takes the index of a row and returns another function, which looks up the row's origin (file and
+        row)."""
 
     @abstractmethod
     def report(self) -> Report: ...
@@ -375,9 +376,9 @@ def _of_yes(name: str, table: np.ndarray) -> ClassScores:
 
 
 def _average_precision(scores: np.ndarray, answers: np.ndarray) -> float:
-    """Return the average precision of scores. For each positive item, the precision is the share of positives among the
-    items whose score is not lower than its own. The result is the mean of these values. `answers`: whether each item is
-    positive. The result is nan if all items are positive, or none."""
+    """Return the average precision: the mean of the precisions of all positive items. The precision of an item is the
+    share of positives among the items whose score is at least as high. `scores`: score of each item. `answers`: whether
+    each item is positive. The result is nan if all items are positive, or none."""
     if not answers.any() or answers.all():
         return float("nan")
     below = np.searchsorted(np.sort(scores), scores, side="left")

@@ -161,8 +161,8 @@ class Trained:
 
     @cached_property
     def _source(self) -> WeightSource:
-        """Tensors of the checkpoint, which is opened at the first use. Weights that are stored in fewer bits are
-        converted when they are read."""
+        """Tensors of the checkpoint, which is opened at the first use: the trained weights, or their moving averages if
+        `weights` is `ema`. Weights that are stored in fewer bits are converted when they are read."""
         from declarative_train.engine.step.load_weights import open_averages, open_source
 
         return open_source(self.path) if self.weights == "trained" else open_averages(self.path)

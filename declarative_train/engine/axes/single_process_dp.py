@@ -126,8 +126,9 @@ class Replicas:
         return tuple(torch.cat(parts) for parts in zip(*made, strict=True))
 
     def _scatter(self, inputs: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-        """Split each input into slices of at most one microbatch. Return a list of the inputs of each slice. On CUDA
-        they are on the device of the replica that computes the slice."""
+        """Split each input into slices of at most one microbatch. Return a list with an item for each slice: the list
+        of the inputs, cut to the rows of the slice. On CUDA these tensors are on the device of the replica that
+        computes the slice."""
         pieces = [torch.split(tensor, self._size) for tensor in inputs]
         slices = [list(rows) for rows in zip(*pieces, strict=True)]
         if not self._on_cuda:
@@ -159,8 +160,8 @@ class Replicas:
 
     def _strip_parameters(self, module: nn.Module, device: torch.device) -> list[list[tuple[nn.Module, str]]]:
         """Move a replica to its CUDA device and remove its parameters, because each forward copies them from the first
-        replica. Return a list for each parameter. It has a pair (module, name) for each place at which a forward sets
-        the copy. On the CPU, do nothing and return []."""
+        replica. Return a list with an item for each parameter: a list of pairs (module, name), the places in the
+        replica at which a forward sets the copy. On the CPU, do nothing and return []."""
         if not self._on_cuda:
             return []
         places: dict[int, list[tuple[nn.Module, str]]] = {id(parameter): [] for parameter in self._parameters}
@@ -207,9 +208,10 @@ class ReplicaSum(Collective):
 
 
 def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -> Callable[[], Collective | None]:
-    """Return a function that must be called after each step. It takes the step's running statistics from all `replicas`
-    and sums them on `device`. It returns a ReplicaSum with this sum, or None if no layer has running statistics.
-    `replicas`: all replicas but the first, whose statistics the ReplicaSum adds later."""
+    """Return a function that must be called after each step. It takes the step's running statistics from each of
+    `replicas` and sums them on `device`. It returns a ReplicaSum with this sum, or None if no layer has running
+    statistics. `replicas`: all replicas but the first. (The ReplicaSum adds the statistics of the first replica to its
+    sum.)"""
 
     def parts(module: nn.Module) -> list[Any]:
         return [

@@ -108,10 +108,10 @@ def _tensor_ranks(position: MeshPosition, tokens: TokenCut | None = None) -> Ten
 
 
 def sync_parts(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
-    """Return a GradientSync like `sync`, but with other functions `reduce` and `norm`. `reduce` also sums the gradients
-    of some undivided parameters over the ranks of the `tensor` axis: of those for which each rank computed only a part
-    of the gradient. `norm` includes the divided parameters of all these ranks, and counts every other parameter once.
-    `built`: this rank's part of the model. `position`: this rank's position on the mesh."""
+    """Return a GradientSync like `sync`, but with other functions `reduce` and `norm`. Some parameters are not divided,
+    but each rank of the `tensor` axis computes only a part of their gradient. `reduce` also sums these parts over the
+    ranks. `norm` includes the divided parameters of all these ranks, and counts every other parameter once. `built`:
+    this rank's part of the model. `position`: this rank's position on the mesh."""
     cuts, group = plan.layout.cuts, position.tensor
     assert cuts is not None
     assert group is not None

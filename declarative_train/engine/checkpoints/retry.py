@@ -30,7 +30,8 @@ class Retry:
 
     @property
     def is_stuck(self) -> bool:
-        """Return whether the current operation has failed, or has taken longer than `LATE_S`."""
+        """Return whether the current operation has failed at least once, or its current attempt has taken longer than
+        `LATE_S`."""
         begun_s = self._begun_s
         return self.reason is not None or (begun_s is not None and time.monotonic() - begun_s > LATE_S)
 

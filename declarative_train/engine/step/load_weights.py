@@ -50,9 +50,9 @@ class WeightSource(Protocol):
     def shapes(self) -> Shapes: ...
 
     def write(self, into: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut] = NO_CUTS) -> None:
-        """Read values from the file into the tensors `into`, by name. If this rank has only a part of a tensor, only
-        this part is read. `cuts`: for each tensor that the axis `tensor` or `expert` divides, which part this rank
-        has."""
+        """Read values from the file into tensors. `into`: a dict from the name of each tensor in the file to the tensor
+        that gets its values. If this rank has only a part of a tensor, only this part is read. `cuts`: for each tensor
+        that the axis `tensor` or `expert` divides, which part this rank has."""
 
     def whole(self, name: str) -> torch.Tensor:
         """Return one tensor as stored in the file."""

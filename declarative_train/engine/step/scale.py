@@ -95,7 +95,8 @@ class LossScale:
         self._good_steps = torch.where(grows, 0.0, good)
 
     def state(self) -> dict[str, float]:
-        """Return the state for a checkpoint. The host waits for the device."""
+        """Return the factor and the number of finite steps in a row, for a checkpoint. The host waits for the
+        device."""
         return {"factor": self.factor.item(), "good_steps": self._good_steps.item()}
 
     def load(self, state: dict[str, float]) -> None:
