@@ -219,8 +219,9 @@ class Coordinator:
         return found
 
     def _watch(self, now_s: float) -> None:
-        """End the round (a start of all ranks) on all nodes if it ended on one node, if a node is lost, or if the ranks
-        make no progress. If more nodes can join, first order a checkpoint."""
+        """Watch a round (a start of all ranks). If it has ended on all nodes, call `_decide`. End it on all nodes if
+        ranks failed on one node, if a node is lost, or if the ranks make no progress. If the next round could use more
+        nodes, first order a checkpoint."""
         results = self._results()
         if len(results) == len(self._places):
             self._decide(results)
@@ -241,9 +242,10 @@ class Coordinator:
             self._end(now_s, "")
 
     def _check_progress(self, now_s: float) -> None:
-        """End the round (a start of all ranks) if its ranks make no progress for too long, shortly before collectives
+        """End the round (a start of all ranks) if the ranks make no progress for too long, shortly before collectives
         reach their time limit. Print a warning earlier. If a rank no longer writes heartbeats and the run may be
-        restarted, end the round at the time of the warning."""
+        restarted, end the round at the time of the warning. If no rank waits in a collective and all write heartbeats,
+        only warn."""
         assert self._job is not None
         for place in self._places:
             for beat in self._seen[place.node].status.beats:

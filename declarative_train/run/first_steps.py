@@ -47,8 +47,8 @@ class FirstSteps:
             ]
 
     def report(self, step: int) -> list[str]:
-        """Return messages on problems that the first three steps show, the same on all ranks. Return [] if `step` is
-        not the third step of the session."""
+        """Return messages on problems in the first three steps of the session. All ranks return the same messages.
+        Return [] if `step` is not the third step."""
         if step != self._last:
             return []
         engine = self._engine

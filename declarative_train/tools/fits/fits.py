@@ -101,9 +101,9 @@ def _answer(source: Source, budget: float, price: float | None) -> Fits:
 
 
 def first_plan(source: Source) -> Plan:
-    """Return the plan of a recipe. If the recipe has `parallelism: auto` (as that of a published model has) and no
-    layout fits, return the plan that shards all parameters over all GPUs. Raises DtrainError for any other error in the
-    recipe."""
+    """Return the plan of a recipe. The recipe may have `parallelism: auto`, as that of a published model has. If then
+    no layout fits, return the plan that shards all parameters over all GPUs. Raises DtrainError for any other error in
+    the recipe."""
     try:
         return source.plan({})
     except DtrainError as error:
@@ -113,8 +113,9 @@ def first_plan(source: Source) -> Plan:
 
 
 def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[CandidatePlan]]:
-    """Try what could be changed in a plan. Return the changes, each with the memory and step time that result, the most
-    useful first. Return also the layouts that fit, the fastest first."""
+    """Try changes of a plan, and other layouts. Return two lists. The first has the changes, each with the memory and
+    step time that result, the most useful first. The second has the layouts that fit, the fastest first. It is empty if
+    other layouts are not worth trying."""
     usable = usable_bytes(plan)
     works: dict[str, Callable[[], Any]] = {}
     does_fit = peak_bytes(plan) <= usable

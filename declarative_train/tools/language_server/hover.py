@@ -94,9 +94,9 @@ def _places(node: YamlNode, path: Path) -> Iterator[tuple[Path, Span]]:
 
 
 def _values(recipe: Recipe, path: Path, file: str) -> str:
-    """Return Markdown with the resolved values at `path` and below it. Each value has the place where it is set, or
-    `default`. Return "" if there are no values. `file`: the file that is open. A place in this file is shown as a line
-    number only."""
+    """Return Markdown with the resolved value at `path`, or with all values below it. Each value has the place where it
+    is set, or `default`. Return "" if there are no values, or if `path` has several values and is in the section
+    `model`. `file`: the open file; a place in it is shown as a line number only."""
     leaves = list(recipe.leaves())
     exact = next((leaf for leaf in leaves if path[: len(leaf.path)] == leaf.path), None)
     if exact is not None:

@@ -94,8 +94,8 @@ class _Running:
 
 class SweepRunner:
     """Runner of a sweep. `compiled`: function that returns the plan of a point. If the plan has errors, the function
-    prints them and returns None, and the point counts as failed. `say`: function that prints a line. `known`: results
-    of a sweep that is resumed."""
+    prints them and returns None, and the point counts as failed. `say`: function that prints a line. `about`:
+    description of the sweep for `results.json`. `known`: results from before the sweep was resumed."""
 
     def __init__(
         self,
@@ -115,8 +115,8 @@ class SweepRunner:
         self._is_asked = False
 
     def run(self, slots: Sequence[DeviceSlot]) -> int:
-        """Run every point, as many at the same time as there are slots. Return the exit code: 0, 3 if a point failed,
-        or 75 if the sweep was requested to stop."""
+        """Run every point that has not ended before, as many at the same time as there are slots. Return the exit code:
+        0, 3 if a point failed, or 75 if the sweep was requested to stop."""
         watch = StopRequest(on_first=self._request_stop, on_second=self._kill)
         watch.install()
         free, has_more = list(slots), True
