@@ -151,9 +151,9 @@ def _train(
 
 
 def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_step: int) -> Iterator[Sequence[Batch]]:
-    """Yield the batches of each step, and keep `context.step` up to date, the step that messages about failures name.
-    The first step has number `first_step`. While the batches of a step are loaded, `context.step` is already this
-    step."""
+    """Yield the batches of each step, and keep `context.step` up to date. Messages about failures name this step. As
+    soon as a step has ended, it is the next step, also while the next batches are loaded. `first_step`: number of the
+    first step."""
     context.step = first_step
     for step, batches in enumerate(steps, first_step):
         yield batches

@@ -97,8 +97,9 @@ def local_copies(url: str) -> Iterator[str]:
 
 
 def is_uploading(folder: Path) -> bool:
-    """Return whether a run on another machine still runs. `folder`: a copy of the run's folder. The run still runs if
-    the file `uploaded.json` in the copy was written a short time ago and does not say that the run has ended."""
+    """Return whether a run on another machine still runs and copies its folder to a URL. `folder`: a copy of this
+    folder. The file `uploaded.json` in it must have been written a short time ago, and must not say that the run has
+    ended."""
     try:
         found = json.loads((folder / UPLOADED).read_text())
         return not found["has_ended"] and time.time() - float(found["time_unix_s"]) < 12 * PERIOD_S
@@ -116,8 +117,9 @@ class Mirror:
         self._next_s: dict[str, float] = {}
 
     def copy(self, *, has_ended: bool = False) -> None:
-        """Copy new and changed files to the URL, and remove files there that no longer exist here. `has_ended`: report
-        there that the run has ended. Raises the exceptions of the store's client."""
+        """Copy new and changed files to the URL. Remove files there that were copied and no longer exist here.
+        `has_ended`: the run has ended. This is reported at the URL, and files whose copying takes long are not put off
+        any more. Raises the exceptions of the store's client."""
         present = dict(self._files())
         for name, stamp in present.items():
             begun_s = time.monotonic()

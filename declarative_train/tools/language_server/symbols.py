@@ -49,8 +49,8 @@ class Entry:
 
 
 def find_occurrences(root: YamlMapping, texts: Mapping[str, str]) -> list[Occurrence]:
-    """Return the definition and every use of each symbol in a recipe. `texts`: path -> text, for the recipe and the
-    files that it extends."""
+    """Return the definition and every use of each symbol in a recipe. `texts`: a dict from path to text, for the recipe
+    and the files that it extends."""
     return list(_Finder(root, texts).all())
 
 
