@@ -38,7 +38,7 @@ class RankNeeds:
     the end of epoch `last_epoch`.
 
     `streams`: indices of the streams that the rank reads. `tail`: the rank's positions in the last batch of an epoch if
-    that batch is not full, else empty.
+    that batch is not full, else empty. For a source of a mixture, a pass over the source takes the place of an epoch.
     """
 
     streams: tuple[int, ...]

@@ -52,7 +52,7 @@ class Arena:
         return None
 
     def give(self, first: int, count: int) -> None:
-        """Free `count` rows from index `first` on. They must not be read afterwards."""
+        """Free the `count` rows from index `first` on, which `take` reserved. They must not be read afterwards."""
         with self._lock:
             stretches = sorted([*self._free, (first, first + count)])
             self._free = stretches[:1]

@@ -152,9 +152,9 @@ def _work(
 
 
 def _products(component: Mapping[str, object], use: Use) -> tuple[Product, ...]:
-    """Return the matrix products of a layer (`component`), for the shapes in `use`. For a plugin's layer they are
-    estimated from the shapes of its weights: a weight with two dimensions multiplies each vector of the input, a weight
-    with more dimensions is the kernel of a convolution."""
+    """Return the matrix products that a layer computes. `component`: keys of the layer. `use`: the shapes of its
+    inputs, output and weights. For a plugin's layer the products are estimated from its weights: a weight with two
+    dimensions multiplies each vector of the input, a weight with more dimensions is the kernel of a convolution."""
     if not any(spec.is_floating for spec in use.inputs.values()) and not is_library(component):
         return ()
     if component["type"] in LAYERS:

@@ -196,8 +196,8 @@ class _Deriver:
         yield from ((f"{self._prefix}{name}", cut) for name, cut in found.items())
 
     def _find_heads(self, node: Node) -> dict[str, HeadKind]:
-        """Return a dict from the name of an output of `node` to the way in which the ranks may divide the layer that
-        computes it. Only outputs that the argument `heads` of `derive_cuts` names are in the result."""
+        """Return the entries of the argument `heads` of `derive_cuts` for the outputs of `node`: a dict from the name
+        of an output to the way in which the ranks may divide `node`. Other outputs have no entry."""
         edges = {name: f"{node.name}:{name}" for name in node.outputs}
         return {name: self._heads[edge] for name, edge in edges.items() if edge in self._heads}
 

@@ -30,8 +30,8 @@ _LONGEST = 24  # shown characters of a value
 
 
 def sections(data: DataSpec) -> list[Shown]:
-    """Return all tables about the data of a recipe: sets, mixture, columns, fields, tables that packs (optional parts
-    of dtrain, such as for images) add, classes. Raises DataError, SourceError and BadSampleError."""
+    """Return all tables about the data of a recipe: sets, mixture, columns, fields, classes. Packs, which are optional
+    parts of dtrain, may add tables. Raises DataError, SourceError and BadSampleError."""
     sets = prepare_sets(data)
     found = [
         Shown("sets", ("set", "samples"), [(name, f"{each.num_samples:,}") for name, each in sets.items()], (1,)),
