@@ -3,8 +3,8 @@ figures are medians.
 
     python -m benchmarks.modes [--rounds 3] [--write]
 
-The table shows by how much ddp is faster than dp. The process of `dp` sends the model to its copies at every forward,
-and collects all gradients itself. The ranks of `ddp` have their own copies, and exchange only gradients.
+The table shows by how much ddp is faster than dp. On the CPU the copies of `dp` share the parameters and run one after
+the other. The ranks of `ddp` have their own copies, and exchange only gradients.
 """
 
 from __future__ import annotations

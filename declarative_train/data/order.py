@@ -147,8 +147,8 @@ def slots(found: StepSlice, batch: BatchSpec, dp_rank: int) -> list[Slot]:
 
 
 def full_batch_positions(start: int, num_steps: int, batch: BatchSpec, dp_rank: int) -> np.ndarray:
-    """Return the positions of the epoch whose samples a data-parallel rank computes in `num_steps` consecutive full
-    batches, batch after batch, as one int64 array. The first batch begins at position `start`."""
+    """Return which positions of the epoch the data-parallel rank `dp_rank` computes in `num_steps` consecutive full
+    batches, as one int64 array, batch after batch. `start`: the first position of the first global batch."""
     positions = np.arange(start, start + num_steps * batch.global_batch_size)
     mine: np.ndarray = positions.reshape(-1, batch.data_parallel_size, batch.microbatch_size)[:, dp_rank]
     return mine.ravel()

@@ -291,8 +291,8 @@ def _check_relative_errors(
 
 
 def _is_from_layer(scope: Scope, wire: Wire) -> bool:
-    """Return whether the value `wire` is the output of a layer with weights, at most reshaped. Any other expression on
-    the way could convert the output to the unit of the target."""
+    """Return whether `wire` is the output of a layer with weights, directly or after reshaping and indexing only. After
+    any other expression, such as `x * 50 + 10`, it may already be in the unit of the target."""
     name, _, output = wire.partition(":")
     node = next((node for node in scope.nodes if node.name == name), None)
     if isinstance(node, BlockNode):

@@ -1,4 +1,5 @@
-"""Messages on sources: their files, whether they exist, are readable and of one kind; and the code of plugins.
+"""Messages on sources: files that are missing, unreadable or have different columns, unknown columns, remote sources,
+and plugins whose sources or fields fail.
 
 Each function builds the message of one diagnostic code. Its docstring is the manual page of that code.
 """

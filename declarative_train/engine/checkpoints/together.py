@@ -124,7 +124,7 @@ def make_node_groups(
     """Return the NodeGroups of the ranks `members`; all of these ranks must call this. `everyone`: an existing group of
     exactly these ranks, which is returned as it is if all of them are on one node; None: torch's default group.
     `limit`: time limit of messages. `writes`: also make `firsts`, the group of the first rank of each node. It is made
-    last, because torch names a group by its ranks and by the number of groups that a rank already has."""
+    last: torch names a group by its ranks and by the number of groups that a rank has, and only first ranks make it."""
     nodes: dict[int, list[int]] = {}
     for rank in members:
         nodes.setdefault(rank // layout.gpus_per_node, []).append(rank)

@@ -1,5 +1,5 @@
-"""Text input and output of a plan's model: the output with the logits of the next token, and conversion between text
-and tokens."""
+"""Text input and output of a plan's model: the functions find the output that has the logits of the next token, and
+convert text to tokens and back."""
 
 from __future__ import annotations
 
