@@ -43,7 +43,7 @@ features    an output element depends on the same feature of the inputs only, so
 
 @dataclass(frozen=True, slots=True)
 class ParameterCut:
-    """How a parameter is divided over ranks, along its dimension `dim`.
+    """Division of a parameter over ranks, along its dimension `dim`.
 
     This dimension consists of consecutive pieces of the sizes `pieces`. Each rank holds an equal part of every piece. A
     fused `qkv` weight has three pieces, one each for q, k and v. Most parameters have one piece."""
@@ -54,7 +54,7 @@ class ParameterCut:
 
 @dataclass(frozen=True, slots=True)
 class NodeCut:
-    """How a node of the graph, or a submodule of a node, is divided over the ranks of the `tensor` or `expert` axis.
+    """Division of a node of the graph, or of a submodule of a node, over the ranks of the `tensor` or `expert` axis.
 
     `kind`: the way of dividing; "": it is not divided, so every rank has a whole copy. `reason`: why it is not divided.
     `sent`: only for experts in a model of a library: how many elements are sent to the experts for each position."""

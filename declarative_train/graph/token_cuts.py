@@ -26,7 +26,7 @@ _INTO_REGIONS = ("enters", "encloses")
 
 @dataclass(frozen=True, slots=True)
 class TokenCut:
-    """How the ranks divide the tokens that a layer works with. `reads`: State of its divided input ("whole" if it has
+    """Division over ranks of the tokens that a layer works with. `reads`: State of its divided input ("whole" if it has
     none). `writes`: State of its output. `is_each`: the layer computes each token separately."""
 
     reads: State

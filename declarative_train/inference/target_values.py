@@ -4,16 +4,14 @@ others. The rows of the training run were checked when it was planned."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
 from typing import TYPE_CHECKING
 
+from declarative_train.components.losses import LOSSES
 from declarative_train.inference.input import InputError
 
 if TYPE_CHECKING:
     from declarative_train.data.batch import Batch
     from declarative_train.plan.plan import TermPlan
-
-_ACCEPTED = {"bce_with_logits": (0.0, 1.0), "poisson_nll": (0.0, inf)}
 
 
 def check_target_values(
@@ -23,7 +21,8 @@ def check_target_values(
     checked: the mask may exclude such rows. `origin_of`: function that takes a row and returns a function that looks up
     the row's origin (file and row)."""
     for term in terms:
-        accepted, values = _ACCEPTED.get(str(term.component["type"])), batch.tensors.get(term.target or "")
+        loss, values = LOSSES.get(str(term.component["type"])), batch.tensors.get(term.target or "")
+        accepted = getattr(loss, "target_range", None)
         if accepted is None or values is None or term.mask is not None:
             continue
         rows = values[: batch.num_rows].reshape(batch.num_rows, -1)

@@ -89,7 +89,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the agents need for a round (a start of all ranks): its number, the job, and the nodes that take part
+    """Facts that the agents need for a round (a start of all ranks): its number, the job, and the nodes that take part
     (`places`), in the order of their ranks. `taken`: environment variables that the recipe uses, as pairs of name and
     value; all nodes use the values of node 0."""
 

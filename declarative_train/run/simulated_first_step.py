@@ -37,7 +37,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class RankPart:
-    """What one data-parallel rank computes in the step. B is its number of rows.
+    """Results of one data-parallel rank in the step. B is its number of rows.
 
     samples    indices of its samples in the training set
     fields     values (B, ...) of its rows, by field

@@ -228,6 +228,7 @@ class BceWithLogits(Loss):
     """
 
     about: ClassVar[str] = "classes"
+    target_range: ClassVar[tuple[float, float]] = (0, 1)
     per_item: ClassVar[bool] = True
 
     type: Literal["bce_with_logits"] = "bce_with_logits"
@@ -265,7 +266,7 @@ class BceWithLogits(Loss):
         if (shape_error := elementwise(self.type, input, target, mask)) is not None or target is None:
             return shape_error
         several = "use `cross_entropy`, with a score for each class"
-        if shape_error := needs_values(self.type, target, 0, 1, "a number from 0 to 1", several):
+        if shape_error := needs_values(self.type, target, *self.target_range, "a number from 0 to 1", several):
             return shape_error
         last = input.shape[-1] if input.shape else 1
         if isinstance(self.pos_weight, tuple) and len(self.pos_weight) != last:

@@ -77,6 +77,7 @@ class PoissonNll(ElementwiseLoss):
     """Negative log likelihood of counts with a Poisson distribution. The input is the logarithm of the rate."""
 
     bounds: ClassVar[tuple[float, float]] = (-inf, inf)
+    target_range: ClassVar[tuple[float, float]] = (0, inf)
     function: ClassVar[str] = "PoissonNllFunction"
     type: Literal["poisson_nll"] = "poisson_nll"
     log_input: bool = True
@@ -89,7 +90,8 @@ class PoissonNll(ElementwiseLoss):
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
         if (shape_error := elementwise(self.type, input, target, mask)) is not None or target is None:
             return shape_error
-        return needs_values(self.type, target, 0, inf, "a count of 0 or more", "use `mse` or `l1` for other numbers")
+        hint = "use `mse` or `l1` for other numbers"
+        return needs_values(self.type, target, *self.target_range, "a count of 0 or more", hint)
 
 
 class MeanLoss(Loss):

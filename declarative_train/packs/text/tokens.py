@@ -113,8 +113,8 @@ class TokensField(Field):
 
     @property
     def _places(self) -> dict[str, int]:
-        """Which of the field's columns each key names, as {key of the field: index of its column}. Two keys may name
-        the same column."""
+        """Return the index of its column among the field's columns for each key that names one, as {key: index}. Two
+        keys may name the same column."""
         names = list(dict.fromkeys(self.wanted))
         return {key: names.index(name) for key, name in self._columns.items()}
 

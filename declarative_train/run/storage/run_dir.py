@@ -73,7 +73,7 @@ class RunPlace:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where a run starts. `entry`: the checkpoint from which it starts; None: it starts from the beginning. `run`:
+    """Start of a run. `entry`: the checkpoint from which it starts; None: it starts from the beginning. `run`:
     folder of the run that is continued. If there is a checkpoint but no `run`, a new run starts from the checkpoint,
     and `why` is the reason for this. `passed_over`: for each newer checkpoint that was skipped, the reason."""
 

@@ -55,7 +55,7 @@ class ModelTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What a published model reads and learns, from which its recipe is generated. `input`: it reads tokens or a
+    """Inputs and targets of a published model, from which its recipe is generated. `input`: it reads tokens or a
     picture. `target`: it learns to predict the next token or a label. `head`: it has no output layer, so the recipe
     adds one. `is_decoder_fed`: it has an encoder and a decoder, and the recipe gives the tokens to both."""
 

@@ -42,7 +42,7 @@ WIDE = {"tf32": Bounds(1e-6, 1e-2, 3e-2, 1e-2, 1e-3)}
 
 @dataclass(slots=True)
 class Deviation:
-    """How a rank's part of a tensor differs from the same part in the single process. `difference`: the largest
+    """Difference between a rank's part of a tensor and the same part in the single process. `difference`: the largest
     absolute difference. It is at index `at` of the whole tensor, where the rank has `found` and the single process has
     `expected`.
 

@@ -11,7 +11,7 @@ from declarative_train.plan.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """One reduction of a gradient: its sum or mean (`how`) over some ranks. `axis`: the reduction is over the ranks
+    """Reduction of a gradient: its sum or mean (`how`) over some ranks. `axis`: the reduction is over the ranks
     along this axis of the mesh. None: it is over the model's copies in one process (mode `dp`). `collective`: the
     communication that does it."""
 
