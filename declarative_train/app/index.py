@@ -89,7 +89,7 @@ class Entry:
 
     @property
     def last(self) -> str:
-        """Last part of a key's path; for other kinds, the name."""
+        """Last part of the dotted path if the entry is a key; otherwise the entry's name."""
         return self.name.rpartition(".")[2] if self.kind == "key" else self.name
 
 

@@ -18,8 +18,8 @@ _NUMBER = r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 
 
 class _DurationType:
-    """Pydantic type that reads and writes durations as text. It builds its core schema directly: `PlainValidator` and
-    `PlainSerializer` would first compute a schema of Duration and discard it."""
+    """Pydantic type that reads and writes durations as text. It builds its core schema directly, because
+    `PlainValidator` and `PlainSerializer` would first compute a schema of Duration and discard it."""
 
     def __init__(self, units: tuple[str, ...], examples: tuple[str, ...] = (), *, keeps_text: bool = False) -> None:
         self.units, self.keeps_text = units, keeps_text

@@ -25,8 +25,8 @@ FROM_EDGE: dict[str, int] = {"in_features": -1, "in_channels": 0, "input_size": 
 
 
 class PluginLayer(Layer):
-    """Layer of a plugin; `components/plugins.py` makes the subclasses. `may_import`: if False, the user's code must not
-    run, so the shapes of the layer's outputs are unknown."""
+    """Layer of a plugin; `components/plugins.py` makes the subclasses. `may_import`: whether the user's code may run;
+    if not, the shapes of the layer's outputs are unknown."""
 
     plugin_path: ClassVar[str] = ""
     plugin_class: ClassVar[str] = ""

@@ -71,8 +71,8 @@ class Transform(Component, ABC):
         Raises ValueError, with a message for the user, if an image cannot be changed."""
 
     def apply_to_masks(self, masks: "list[Any]", drawn: "Drawn") -> "list[Any]":
-        """Return the masks of a sample, moved as `apply` moves the images. `drawn`: source of the same random numbers
-        as in `apply`. Class numbers are not interpolated. Call this method only if the transform `moves`."""
+        """Return the masks of a sample, moved as `apply` moves the images. Their class numbers are not interpolated.
+        `drawn`: source of the same random numbers as in `apply`. Call this method only if `moves` is True."""
         nearest = {"method": "nearest"} if "method" in type(self).model_fields else {}
         return self.model_copy(update=nearest).apply(masks, drawn)
 

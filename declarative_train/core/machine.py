@@ -75,7 +75,7 @@ def is_older_torch() -> bool:
 
 def own_command() -> str:
     """Return the command that starts this installation of dtrain. It is `dtrain` if the shell finds this installation
-    by that name, else the path of its script or, without a script, the Python interpreter with `-m
+    by that name, otherwise the path of its script. Without a script, it is the Python interpreter with `-m
     declarative_train`."""
     if _is_first_on_path("dtrain"):
         return "dtrain"

@@ -303,8 +303,8 @@ def wait_for_copies(batches: list[Batch], event: Any, device: torch.device) -> l
 
 
 def in_thread(made: Iterator[list[Batch]]) -> Callable[[int], list[Batch]]:
-    """Return a function that returns the next result of `made` at each call. The function ignores its argument:
-    `copy_ahead`, which calls it in a thread, gives it the number of the result.
+    """Return a function that returns the next result of `made` at each call. Its argument, the number of the result, is
+    ignored; it is there for `copy_ahead`, which calls the function in a thread.
 
     The first result is taken here already, because taking it starts the loader processes. They must be forked before
     the thread starts: a fork while another thread computes may inherit a lock that is never released.

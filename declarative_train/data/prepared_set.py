@@ -335,8 +335,8 @@ def storage_dtype(part: FieldReader, num_rows: int) -> np.dtype[np.generic]:
 
 
 def _own(array: np.ndarray) -> np.ndarray:
-    """Return the array, or a copy if it is read-only or a view of another array: such memory may belong to the table,
-    or to a mapped file that another program can shorten."""
+    """Return `array`, or a copy if it is read-only or a view. The memory of such an array may belong to the table, or
+    to a mapped file that another program can shorten."""
     return array.copy() if array.base is not None or not array.flags.writeable else array
 
 

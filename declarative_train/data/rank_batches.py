@@ -112,8 +112,8 @@ class TrainingBatches:
         return positions if self._buckets is None else self._buckets.positions(epoch, positions)
 
     def _index_without_buckets(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return, for each of these positions of an epoch, the index in the set of the sample that would be there if no
-        field had length buckets."""
+        """Return, for each of these positions of an epoch, the index in the set of its sample, without the reordering
+        by length buckets."""
         if isinstance(self._order, MixedOrder):
             return self._order.sample_indices(self._order.at(epoch, positions))
         if not self._spec.shuffle:

@@ -87,8 +87,7 @@ class RowChain(SetRows):
 
     @property
     def begins(self) -> np.ndarray:
-        """(tables + 1,): the place in the set at which the rows of each table begin, then the number of all rows of the
-        set."""
+        """Index in the set of the first row of each table, then the number of all rows of the set: (tables + 1,)."""
         return np.cumsum([0, *map(len, self.pieces)])
 
     def __len__(self) -> int:
@@ -145,17 +144,17 @@ class RowDraw(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowShare(SetRows):
-    """Rows of a set that are a random share of the rows `base`, in the order of the file; with `others`, the rows of
+    """Rows of a set: a random share of the rows `base`, in the order of the file. With `others`, they are the rows of
     `base` outside this share.
 
     This is for sets that are too large to list, and that are read in blocks. The same fraction of each block is drawn.
-    Rounding errors do not add up: of the n rows of `base` up to the end of a block, round(n * fraction) are drawn.
+    After each block, round(n * fraction) rows are drawn of the n rows read so far, so rounding errors do not add up.
 
     starts   (blocks + 1,) first row of each block, from row 0 on, then the end of the last block
     base     the rows from which the share is drawn; None: all rows of these blocks
     key      decides which rows are drawn
-    others   True: the set has the rows of `base` that are not drawn
-    counts   (blocks + 1,) how many rows of the set come before each block, then the number of all rows of the set
+    others   whether the set has the rows of `base` that are not drawn
+    counts   (blocks + 1,) number of rows of the set before each block, then the number of all rows of the set
     """
 
     starts: np.ndarray

@@ -37,7 +37,8 @@ _LEAST_BLOCKS = 2  # blocks per window; with fewer blocks in memory, there are f
 
 
 def fit_roll(num_samples: int, num_blocks: int, sample_bytes: int, window: int | None, streams: int | None) -> RollSpec:
-    """Return a block shuffle (number of streams, blocks per window) that keeps about `window` samples in memory.
+    """Return the number of streams and the blocks per window of a block shuffle that keeps about `window` samples in
+    memory.
 
     `window`: None means as many samples as fit into `POOL_BYTES`. `streams`: the number that the recipe sets, or None.
     `sample_bytes`: size of one sample.
@@ -78,13 +79,13 @@ class ShuffleWindow:
     key: int | None
 
     def order(self) -> np.ndarray:
-        """Return the order in which the samples of the window are used, (size,) int64: entry k is the index within the
-        window of the sample that is used at its place k."""
+        """Return the indices of the window's samples in the order in which they are used, (size,) int64. Index 0 is the
+        first sample of the window before the shuffle."""
         return np.arange(self.size) if self.key is None else shuffle_all(self.key, self.size)
 
     def inner(self, places: np.ndarray) -> np.ndarray:
-        """Return, for each of `places`, the index within the window of the sample that is there after the shuffle.
-        `places`: indices into the block layout, all in this window."""
+        """Return the index within the window of each sample that is used at one of `places`. `places`: indices into the
+        block layout, all in this window."""
         places = places - self.start
         return places if self.key is None else np.asarray(_window_order(self.key, self.size)[places])
 

@@ -240,8 +240,8 @@ def gather_mixture(samples: SampleSet, order: MixedOrder, epoch: int, positions:
 
 
 class MixedWindows:
-    """Reader of the samples that a rank needs from a mixture with block-shuffled sources. `unpadded`: function from a
-    step to the positions that the rank needs in this step, without padding. `close` ends the threads."""
+    """Reader of a rank's samples from a mixture of sources, some of which are block-shuffled. `unpadded`: function from
+    a step to the positions of the rank's samples in this step, without padding. `close` ends the threads."""
 
     def __init__(
         self,
@@ -381,8 +381,8 @@ class RolledShare:
 
 
 def by_parts(share: RolledShare, num_workers: int) -> Iterator[list[Batch]]:
-    """Yield this rank's batches of each step, which `num_workers` loader processes make together. Each process makes
-    one part of every step, so that it reads only some of the rank's streams."""
+    """Yield this rank's batches of each step. The samples of a step are read by `num_workers` loader processes, each of
+    which reads only some of the rank's streams."""
     makers = [_PartMaker(share, part, num_workers) for part in range(num_workers)]
     made = by_workers(partial(_make, makers), 0, share.num_steps * num_workers, num_workers)
     for step in range(share.first_step, share.first_step + share.num_steps):

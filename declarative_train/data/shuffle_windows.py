@@ -278,8 +278,8 @@ class HeldWindow:
         return np.concatenate([piece.starts() + offset for piece, offset in zip(pieces, offsets, strict=False)])
 
     def _read_good(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray:
-        """Read the rows of all `pieces` of the window into memory, without the bad rows. Return, for each sample, where
-        its first row is among these rows. In place of a bad row, this is the next good row of the same piece."""
+        """Read the good rows of all `pieces` of the window into memory. Return, for each sample, the index of its first
+        row among these rows. In place of a bad row, it is the next good row of the same piece."""
         starts, offset = [], 0
         values: list[dict[str, np.ndarray]] = []
         raws: list[dict[str, np.ndarray]] = []

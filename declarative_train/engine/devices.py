@@ -81,9 +81,9 @@ def choose_device(layout: LayoutPlan, num_visible: int, where: str = "here") -> 
 
 
 def assign_devices(layout: LayoutPlan, all_visible: Sequence[VisibleDevices]) -> DeviceChoice:
-    """Return the devices of ranks that a launcher started. `all_visible`: the GPUs that each rank sees. A rank uses the
-    GPU with the index in the plan. But a rank that sees only one GPU, as Slurm can arrange, uses this one. Raises
-    RunFailure if GPUs are missing, or if a rank's index on its machine is not the one in the plan."""
+    """Return the devices of ranks that a launcher started. A rank uses the GPU with its index in the plan or, if it
+    sees only one GPU, that one. `all_visible`: the GPUs that each rank sees. Raises RunFailure if GPUs are missing, or
+    if a rank's index on its machine is not the one in the plan."""
     if layout.device in ("cpu", "mps") or len(layout.ranks) < 2 or not any(visible.gpus for visible in all_visible):
         return choose_device(layout, len(all_visible[0].gpus))
     gpus: dict[str, set[str]] = {}
@@ -167,8 +167,8 @@ def _name_of_gpu(index: int) -> str:
 
 
 def device_of(rank: RankPlan, kind: str, index: int | None = None) -> torch.device:
-    """Return the torch device of a rank. `kind`: cpu, cuda or mps. `index`: index of the GPU, if this rank does not see
-    the same GPUs as the others; None: the index in the plan."""
+    """Return the torch device of a rank. `kind`: cpu, cuda or mps. `index`: index of the GPU among those that this rank
+    sees; None: the index in the plan."""
     import torch
 
     if kind == "mps":

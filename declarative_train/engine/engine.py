@@ -241,7 +241,7 @@ class Engine:
     def forward(self, batch: Batch) -> dict[str, torch.Tensor] | None:
         """Run the model on a batch for an evaluation, without gradients and without updates of statistics. Return all
         values that losses and metrics read, by name; None on a pipeline stage other than the last. All ranks must call
-        this equally often."""
+        this the same number of times."""
         with torch.no_grad(), self._in_compute_dtype:
             return self._driver.evaluate(batch)
 

@@ -11,7 +11,7 @@
                                line is shown
 
 A rank that fails writes a report to a file before it exits. A rank that lost its connection to another rank also writes
-a report, but waits before it exits, so that the parent process first sees the exit of the rank that caused the failure
+a report, but waits before it exits. So the parent process first sees the exit of the rank that caused the failure
 (docs/torch-facts.md, section 4)."""
 
 from __future__ import annotations
@@ -301,9 +301,9 @@ _OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # errors that co
 
 
 def describe_silent_ranks(failures: Sequence[Failure], num_ranks: int) -> str | None:
-    """Return a sentence that names the silent ranks. These wrote no report, because they hang or were killed.
-    `failures`: the reports of the other ranks. Return None if no rank is silent or no rank wrote a report. Also return
-    None if a report gives another cause than a lost connection, because this cause explains the failure of the run."""
+    """Return a sentence that names the ranks that wrote no report, because they hang or were killed. `failures`: the
+    reports of the other ranks. Return None if every rank or no rank wrote a report, or if a report has another cause
+    than a lost connection."""
     silent = sorted(set(range(num_ranks)) - {failure.rank for failure in failures})
     if not (failures and silent and all(failure.is_peer_loss for failure in failures)):
         return None

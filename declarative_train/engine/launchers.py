@@ -104,8 +104,8 @@ class NodeLauncher:
     `num_nodes`  number of nodes; "" if the launcher has no such variable
     `heads`      address of node 0, the head node; the first of these variables that has a value is read
     `port`       port of node 0
-    `only`       condition under which this launcher is recognised: a pair (variable, value). The variable must have
-                 this value or, if `value` names another variable, the value of that one. ("", ""): no condition
+    `only`       (variable, value): the launcher is recognised only if the variable has this value, or the value of the
+                 variable `value` if there is one with this name. ("", ""): no condition
     """
 
     name: str

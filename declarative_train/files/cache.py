@@ -28,11 +28,12 @@ Stamp = list[int | str]
 
 
 def stamp(path: str, *, refresh: bool = False) -> Stamp | None:
-    """Return [size, date or tag] of a file. If the content of the file has changed, so has this result. Return None if
-    the server of the file reports no date or tag.
+    """Return [size, date or tag] of a file, which changes whenever the file's content changes. Return None if the
+    server of the file reports no date or tag.
 
     `refresh`: ask the server of a remote file again, instead of using what it reported when the source was opened.
-    Raises OSError and SourceError."""
+    Raises OSError and SourceError.
+    """
     local = local_path(path)
     if local is not None:
         found = os.stat(local)

@@ -171,7 +171,7 @@ def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.
 
 
 def objects(values: Sequence[object]) -> np.ndarray:
-    """Return `values`, which are texts, bytes or None, as a numpy array of dtype object, the type of such columns."""
+    """Return `values` (texts, bytes or None) as a numpy array of dtype object."""
     import numpy as np
 
     found = np.empty(len(values), object)

@@ -47,8 +47,8 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Metric of the recipe: its component and the names of its tensors (`edges`). If it is computed for a loss, `loss`
-    is the name of this loss, and `ignore_index`, `class_dim` and `one_class` are those of the loss."""
+    """Metric of the recipe: its component and the names of its tensors (`edges`). `loss`: name of the loss for which it
+    is computed, or None. `ignore_index`, `class_dim`, `one_class`: those of this loss."""
 
     name: str
     component: Metric
@@ -151,9 +151,9 @@ class ObjectiveCheck:
         self.diagnostics: list[Diagnostic] = []
 
     def fits(self, item: Term | Measure) -> bool:
-        """Return whether a loss or metric accepts the shape, dtype and range of its tensors. If not, add an error to
-        `diagnostics`. A mistake that is only a warning is added too, but the result is True. If a shape is unknown,
-        return False and add nothing."""
+        """Return whether a loss or metric accepts the shape, dtype and range of its tensors. A mistake is added to
+        `diagnostics`; if it is only a warning, the result is still True. If a shape is unknown, return False and add
+        nothing."""
         edges = item.edges
         found = [None if name is None else self._specs[name] for name in (edges.input, edges.target, edges.mask)]
         judged, target, mask = found

@@ -109,8 +109,8 @@ def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:
 
 
 def _find_index_depth(index: object, depth: int) -> int | None:
-    """Return the number of dimensions of `x[index]` for one sample (without the batch dimension). `depth`: this number
-    for `x`. Return None if the index may drop a sample or a position (dimensions 0 and 1), or has items other than
+    """Return the number of dimensions of `x[index]`, where `x` has `depth`; neither number counts the batch dimension.
+    Return None if the index may drop a sample (dimension 0) or a position (dimension 1), or has items other than
     integers, slices and `...`."""
     items = index if isinstance(index, tuple) else (index,)
     is_known = all(item is Ellipsis or isinstance(item, int | slice) for item in items)

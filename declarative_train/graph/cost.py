@@ -69,9 +69,9 @@ def work_of(graph: Graph, parameters: Shapes, frozen: Collection[str] = ()) -> d
 def measure_leaves(
     graph: Graph, parameters: Shapes, frozen: Collection[str], measure: Measure[T]
 ) -> dict[str, tuple[T, ...]]:
-    """Call `measure` with each layer and expression of `graph`, also with those inside blocks. Return a dict from the
-    name of each node of `graph` to the results of `measure`: one result, or for a block one for each layer and
-    expression in it. `parameters`: shapes by name. `frozen`: names of parameters that get no gradient."""
+    """Call `measure` with each layer and expression of `graph` and of the blocks in it. Return {name of a node of
+    `graph`: results}: one result, or for a block one for each layer and expression in it. `parameters`: shapes by name.
+    `frozen`: names of parameters that get no gradient."""
     held: dict[str, list[Weight]] = defaultdict(list)
     for name, shape in parameters.items():
         parts = name.split(".")

@@ -141,9 +141,9 @@ def _derive(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -
 
 
 def _find_summed(path: str, cut: TokenCut, node: NodeCut | None, given: DivisionInput) -> list[str]:
-    """Return the names of those undivided parameters of a layer whose gradients must be summed over ranks: each rank
-    applies these parameters only to its own tokens. `path`: path of the layer. `cut`: how its tokens are divided.
-    `node`: how the layer itself is divided, or None."""
+    """Return the names of a layer's undivided parameters whose gradients must be summed over ranks, because each rank
+    applies them only to its own tokens. `path`: path of the layer. `cut`: how its tokens are divided. `node`: how the
+    layer itself is divided, or None."""
     kind = "" if node is None else node.kind
     if kind in ("rows", "heads"):
         biases = (f"{path}.bias", f"{path}.out.bias") if cut.writes == "tokens" else ()
@@ -196,8 +196,8 @@ class _Deriver:
         yield from ((f"{self._prefix}{name}", cut) for name, cut in found.items())
 
     def _find_heads(self, node: Node) -> dict[str, HeadKind]:
-        """Return the entries of the argument `heads` of `derive_cuts` for the outputs of `node`: a dict from the name
-        of an output to the way in which the ranks may divide `node`. Other outputs have no entry."""
+        """Return {name of an output of `node`: its HeadKind}, for the outputs that have one in the argument `heads` of
+        `derive_cuts`."""
         edges = {name: f"{node.name}:{name}" for name in node.outputs}
         return {name: self._heads[edge] for name, edge in edges.items() if edge in self._heads}
 

@@ -40,7 +40,7 @@ class ObservedValues:
 
 
 class Observer:
-    """Evaluator of nodes on sample rows. Its methods return None if there is no sample."""
+    """Evaluator of the nodes of a graph on sample rows. Without a sample, its methods return None."""
 
     def __init__(self, sample: Sample | None, double: bool = False) -> None:
         self.sample, self._double = sample, double

@@ -139,8 +139,7 @@ def _origin(scope: Scope, wire: str) -> WireOrigin:
 
 
 def _batch_name(batch_graph: Graph, wire: str) -> str:
-    """Return the name under which the batch holds a wire (a value in the model graph): the name of a field, or of an
-    output of `batch_graph`."""
+    """Return the name in the batch of a wire (a value in the model's graph): an output of `batch_graph`, or a field."""
     return next((name for name, edge in batch_graph.outputs.items() if edge == wire), wire)
 
 

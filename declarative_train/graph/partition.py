@@ -67,11 +67,12 @@ def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Ed
 class Stage:
     """Graph of one pipeline stage.
 
-    The inputs of `graph` are the values from the previous stage (`wires_in`), then entries of the batch (`batch`). Its
-    outputs are the values for the next stage (`wires_out`). In the last stage, the outputs are those of the whole
-    model, and `wires_out` is empty. A value that is sent has the same name in both stages. `borrowed`: nodes of other
-    stages whose modules this stage calls too. Each comes with the specs, by port, of the inputs for which its module is
-    built.
+    graph      its inputs are `wires_in`, then `batch`; its outputs are `wires_out` or, in the last stage, the model's
+    wires_in   values from the previous stage; each has the same name in both stages
+    batch      entries of the batch that the stage reads
+    wires_out  values for the next stage; () in the last stage
+    borrowed   nodes of other stages whose modules this stage calls too, each with the specs (by port) of the inputs for
+               which its module is built
     """
 
     graph: Graph

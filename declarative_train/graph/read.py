@@ -52,7 +52,7 @@ def _layer_class(name: str, plugins: tuple[str, ...]) -> type[Layer]:
 
 
 def term_of(node: Node) -> Term | None:
-    """Return the expression that computes a node from its `inputs`; None for a layer without an equivalent
+    """Return the expression that computes a node from its `inputs`. Return None for a layer that has no equivalent
     expression."""
     if node.expression is not None:
         return parse(node.expression).root

@@ -85,10 +85,9 @@ def _open_table(
     title: str,
     names: Mapping[str, str],
 ) -> Input:
-    """Open files in a format that dtrain reads as a table, and return their rows. `kind`: the format. `paths`: the
-    files, or a folder. `files`: the files, or a list with the folder. `source`: the run's `data.source`. `title`: name
-    in messages. `names`: new names for columns; they are used only if each row is a file, such as an image. Raises
-    InputError."""
+    """Open files in a format that dtrain reads as a table, and return their rows. Raises InputError. `kind`: the
+    format. `paths`, `files`: the files, or a list with their folder. `source`: the run's `data.source`. `title`: name
+    in messages. `names`: new names for columns, used only if each row is a file, such as an image."""
     try:
         table = DATASETS[kind].open_files(paths, source)
     except SourceError as error:
@@ -202,7 +201,7 @@ def _place_in(table: Table, start: int, row: int) -> str:
 
 
 def _column_to_read(names: Sequence[str], asked: str, is_array: bool) -> str:
-    """Return the name of the column in the new files that is read for the column `asked` of the run. Usually both have
-    the same name. But files with a single array (`is_array`, such as `new.npy`) have one column, whatever its name, and
-    this one is read. `names`: columns of the new files."""
+    """Return the name of the column in new files that is read for the column `asked` of the run. This is `asked`
+    itself, or the only column of files with a single array (`is_array`, such as `new.npy`). `names`: columns of the new
+    files."""
     return names[0] if is_array and len(names) == 1 else asked

@@ -364,8 +364,8 @@ def _plugin_layers(plan: Plan) -> list[str]:
 
 
 def _plugin_components(plan: Plan) -> list[str]:
-    """Return the plan's losses, metrics, fields and transforms that plugins define, as text such as "the loss `mine`".
-    Sources are left out, because new rows do not need them."""
+    """Return the plan's losses, metrics, fields and transforms that are defined in plugins, as text such as "the loss
+    `mine`". Sources are left out, because predictions for new rows do not need them."""
     parts = [("loss", each.component) for each in plan.objective.terms]
     parts += [("metric", each.component) for each in plan.objective.metrics]
     parts += [("field", each.component) for each in plan.data.fields]

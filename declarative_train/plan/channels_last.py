@@ -56,8 +56,8 @@ def count_reordered(graph: Graph) -> ReorderedElements:
 
 
 def count_reordered_by_node(graph: Graph) -> dict[str, ReorderedElements]:
-    """Return a dict from each node of a graph to the elements per sample that it copies into another memory format.
-    There is one count for a model with the default format, and one for a model with channels last."""
+    """Return {name of a node: ReorderedElements}: how many elements per sample the node copies into another memory
+    format. There is one number for a model in the default format, and one for channels last."""
     specs, found = graph.specs(), {}
     for node in graph.nodes:
         called = graph.node(str(node.target)) if node.kind == "reuse" else node

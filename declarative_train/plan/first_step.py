@@ -1,4 +1,4 @@
-"""Trial of the first training step on a few samples: it finds operations that fail, losses that are not finite, and
+"""Trial of the first training step on a few samples. It finds operations that fail, losses that are not finite, and
 parameters on which no loss depends."""
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _check_means(recipe: Recipe, longest: Lowered, shortest: Lowered) -> Iterato
 
 
 def _counts_positions(each: Term | Measure, longest: Lowered, shortest: Lowered) -> bool:
-    """Return whether a loss or metric is computed over all positions, padding included: it has no mask, and the shape
-    of its input differs between the `longest` and the `shortest` bucket."""
+    """Return whether a loss or metric counts padding: it has no mask, and the shape of its input differs between the
+    `longest` and the `shortest` bucket."""
     name = each.edges.input
     return each.edges.mask is None and longest.specs[name].shape != shortest.specs[name].shape

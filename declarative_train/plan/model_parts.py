@@ -75,12 +75,11 @@ def _join(graph: Graph, prefix: str, paths: list[str]) -> Graph:
 
 
 class _Splitter:
-    """Splitter of the library models in a graph.
+    """Splitter of the library models in a graph into parts.
 
-    `divided`: the axis (`tensor` or `expert`) over which the recipe already divides layers; the models cannot be split
-    then. None if there is no such axis. `reasons`: dict from the path of each model that cannot be split to the reason.
-    `ties`: for parameters that several parts share, a dict from the path in a further part to the path in the first
-    part.
+    divided  axis (`tensor` or `expert`) over which the recipe already divides layers, which prevents splitting; or None
+    reasons  {path of a model that cannot be split: reason}
+    ties     {path of a shared parameter in a later part: its path in the first part that has it}
     """
 
     def __init__(self, plugins: Sequence[str], divided: str | None) -> None:

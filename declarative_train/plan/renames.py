@@ -175,8 +175,8 @@ def _rename_one(
 
 
 def apply_renames(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[str, T]:
-    """Rename the keys of `found`, a dict from tensor names in a file to any values. Items of dropped tensors are left
-    out. `rename` must not join tensors."""
+    """Return a copy of `found` with renamed keys. The keys are names of tensors in a file. Tensors that `rename` drops
+    are left out. `rename` must not join several tensors into one."""
     ways = _rename_all(found, rename)
     return {new: item for name, item in found.items() if (new := ways[name].new) is not None}
 

@@ -81,8 +81,8 @@ def _count_parameters(names: Sequence[str], site: PlacementInput, opened: Graph)
 
 
 def _holders(names: Sequence[str], opened: Graph) -> dict[str, None]:
-    """Return the nodes whose parameters a stage has, in order, as the keys of a dict. These are the nodes `names` of
-    the stage, then the nodes that they call again (`reuse`)."""
+    """Return the nodes whose parameters a stage has, as the keys of a dict. First come the stage's nodes (`names`),
+    then the nodes that they call again (`reuse`)."""
     called = (opened.node(name).target for name in names)
     return dict.fromkeys(names) | dict.fromkeys(name for name in called if name is not None)
 
@@ -232,8 +232,8 @@ def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
 
 
 def _value_of_node(parameter: str, place: Mapping[str, P]) -> P:
-    """Return the value of `place` for the node that contains the parameter named `parameter`. `place`: dict from the
-    path of a node to a value. If the parameter's name begins with several of the paths, the longest path counts."""
+    """Return the value in `place` for the node that contains `parameter`. `place`: {path of a node: value}. If the
+    parameter's name begins with several of the paths, the longest path counts."""
     parts = parameter.split(".")
     ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     return next(place[way] for way in ways if way in place)
@@ -260,5 +260,5 @@ def _check_copies(
 
 def _cut_span(site: PlacementInput, stage: int) -> Span:
     """Return the place in the recipe of the cut before stage `stage`. If the recipe does not list the cuts, return the
-    place of the nearest key above them that it has, such as `parallelism.pipeline`."""
+    place of the nearest key above, such as `parallelism.pipeline`."""
     return site.recipe.span(("parallelism", "pipeline", "cut_before", stage - 1))

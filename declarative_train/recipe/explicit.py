@@ -90,9 +90,8 @@ class _Explicit:
         return section
 
     def _evaluates_each_epoch(self) -> bool:
-        """Return True if `evaluation.every` is omitted and means 1 epoch. It means 1 epoch if early stopping or the
-        best checkpoint needs a metric, except in a run of less than one epoch. Such a run is evaluated once, at its
-        end."""
+        """Return True if `evaluation.every` is omitted and means 1 epoch, because early stopping or the best checkpoint
+        needs a metric. Return False for a run of less than one epoch, which is evaluated once, at its end."""
         recipe = self._recipe
         waits = recipe.training.early_stop is not None or recipe.checkpoint.best is not None
         is_shorter = recipe.training.epochs is not None and recipe.training.epochs < 1

@@ -50,9 +50,9 @@ def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
 
 
 def _read(path: Path, value: object, node: Node | None) -> Iterator[Leaf]:
-    """Yield the single values inside `value`, if it is a section, a component or a mapping. Otherwise `value` is itself
-    the single value; nothing is yielded for None and for an empty list or mapping. `path`: path of `value`. `node`: the
-    YAML node from which it was read; None for a default."""
+    """Yield a Leaf for each single value inside `value`, which can be a section, a component or a mapping. Any other
+    `value` is itself a single value. Nothing is yielded for None and for an empty list or mapping. `path`: path of
+    `value`. `node`: the YAML node from which it was read; None for a default."""
     if isinstance(value, BaseModel):
         for name, info in type(value).model_fields.items():
             inner, key = getattr(value, name), info.alias or name

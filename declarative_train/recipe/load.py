@@ -69,9 +69,10 @@ def load(
 ) -> Loaded:
     """Read, merge, render and check the recipe at a path.
 
-    `text`: content to use in place of the file (standard input, an editor's buffer); `texts`: the same for any files,
-    by path. `with_`, `set_`: values of the options `--with` (files) and `--set` (`KEY=VALUE`). `over`: settings of one
-    run of a sweep, merged last. `plugins`: whether to import the recipe's plugins, which runs their code.
+    `text`: content to use in place of the file, such as standard input or an editor's buffer. `texts`: {path: content},
+    the same for any files. `with_`, `set_`: values of the options `--with` (files) and `--set` (`KEY=VALUE`). `over`:
+    settings of one run of a sweep, merged last. `plugins`: whether to import the recipe's plugins, which runs their
+    code.
     """
     how: dict[str, Any] = {"text": text, "texts": texts, "with_": with_, "set_": set_}
     document, diagnostics = read_document(path, **how, over=over, rules=MERGE_RULES)

@@ -178,9 +178,8 @@ def add_default_types(tree: Mapping) -> Mapping:
 
 
 def axes_of_word(word: Scalar) -> Mapping:
-    """Return the axes that a word of `parallelism` means, such as `{data: {shard: all}}` for `fsdp`. All nodes in the
-    result have the span of the word.
-    """
+    """Return the axes that `word`, a value of `parallelism`, means: for `fsdp`, `{data: {shard: all}}`. All nodes in
+    the result have the span of the word."""
 
     def make(value: str | MappingABC[str, object]) -> Node:
         if isinstance(value, str):

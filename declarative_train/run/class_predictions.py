@@ -81,8 +81,8 @@ class Predictions:
             self._pictures[places] = _resize(picture[rows], self._pictures.shape[2:]).to(self._device)
 
     def take(self, name: str, step: int, ranks: Alone | Ranks) -> list[ClassesPredicted]:
-        """Return one event for each output that predicts classes, with the counts since `begin`, summed over the ranks.
-        `name`: the evaluated set. All ranks must call this; it waits for the device."""
+        """Return one event for each output that predicts classes. Its counts are sums over all ranks, from the
+        evaluation of the set `name`. All ranks must call this; it waits for the device."""
         pictures = ranks.sum(self._pictures).cpu().numpy() if self._pictures.numel() else None
         several = len(self._classes) > 1
         return [each.take((name, step), ranks, self._wanted, pictures, is_named=several) for each in self._classes]
@@ -144,8 +144,8 @@ class _ClassOutput:
         is_named: bool,
     ) -> ClassesPredicted:
         """Return an event with the confusion matrix, summed over the ranks, and the predictions for the chosen samples.
-        `about`: name of the set, and step. `wanted`: indices of the chosen samples in the set. `pictures`: their
-        images, or None. `is_named`: several outputs predict classes, so the event must name the target."""
+        `about`: (name of the set, step). `wanted`: indices of the chosen samples in the set. `pictures`: their images,
+        or None. `is_named`: the event must name the target, because several outputs predict classes."""
         name, step = about
         table = ranks.sum(self._table)[:-1].view(self._num, self._num).tolist()
         answers = ranks.sum(self._answers).tolist() if self._has_answers else []

@@ -1,9 +1,9 @@
-"""Heartbeats: each rank writes its progress to a file, its agent sends it to the coordinator, and the coordinator
-finds ranks that are stuck.
+"""Heartbeats: each rank writes its progress to a file, its agent sends it to the coordinator, and the coordinator finds
+ranks that are stuck.
 
-A rank that hangs cannot report this itself, and the others wait for it in a collective. So a thread of each rank
-writes the step, the current collective (from torch's flight recorder, which works for gloo and NCCL) and a count of
-batches. A process that is stopped writes nothing.
+A rank that hangs cannot report this itself, and the others wait for it in a collective. So a thread of each rank writes
+the step, the current collective and a count of batches. (torch's flight recorder, which works for gloo and NCCL, has
+the collective.) A process that is stopped writes nothing.
 """
 
 from __future__ import annotations

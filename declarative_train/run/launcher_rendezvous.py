@@ -67,8 +67,8 @@ def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, 
 
 
 def _reach(rank: int) -> Store:
-    """Return a client of a store that all ranks can reach: torchrun's store, or one that rank 0 opens. Raises
-    RunFailure if the launcher set no address and port, or rank 0 does not answer."""
+    """Return a client of a store that all ranks can reach. It is torchrun's store, or one that rank 0 opens. Raises
+    RunFailure if the launcher set no address and port, or if rank 0 does not answer."""
     from torch.distributed import DistNetworkError, TCPStore  # type: ignore[attr-defined]  # documented there
 
     launcher = find_launcher()

@@ -77,7 +77,7 @@ class Means:
 
 class LossWindow:
     """Losses and metrics of the steps since the last logging step. `add` is called after every step and does not wait
-    for the device; `exchange` and `flush` do. `skips`: steps with a loss of nan or inf are skipped instead of ending
+    for the device; `exchange` and `flush` do. `skips`: a step with a loss of nan or inf is skipped; otherwise it ends
     the run."""
 
     def __init__(
@@ -182,9 +182,9 @@ class LossWindow:
         return notices
 
     def _report_loss(self, per_step: list[Terms], finite: list[bool]) -> str:
-        """Return a notice on the steps that were skipped because their loss was nan or infinite. Raises NonFiniteLoss
-        instead if such steps are not skipped. `per_step`: values of the loss terms in each step. `finite`: for each
-        step, whether its loss was finite, with at least one False."""
+        """Return a notice that steps were skipped because their loss was nan or infinite. If the run must stop instead,
+        raise NonFiniteLoss. `per_step`: values of the loss terms in each step. `finite`: for each step, whether its
+        loss was finite; at least one is False."""
         first = finite.index(False)
         term = next(
             index for index, value in enumerate(per_step[first]) if value is not None and not math.isfinite(value)

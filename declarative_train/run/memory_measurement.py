@@ -62,9 +62,9 @@ class MemoryMeasurement:
 
 
 def bytes_without_parameters(plan: Plan, rank: int) -> int:
-    """Return how many bytes a step needs on a rank in addition to the parameters: the plan's predicted peak minus the
-    bytes of the parameters. Return 0 if the plan has no prediction. When the training set is loaded, the parameters are
-    already on the device, and so many bytes must stay free."""
+    """Return the predicted peak memory of a step on a rank, without the parameters, in bytes. Return 0 if the plan has
+    no prediction. So much memory must stay free when the training set is put on the device, where the parameters
+    already are."""
     if not plan.memory:
         return 0
     stage = plan.layout.ranks[rank].coordinates.get("pipeline", 0)

@@ -58,8 +58,8 @@ class RankJob:
 def default_sinks(
     quiet: bool, chosen: Chosen = DEFAULT, plugins: Mapping[str, PluginSinkPlan] | None = None
 ) -> SinkFactory:
-    """Return a function that takes the run's folder and opens the sinks: those of every run, those that the recipe
-    chooses (`chosen`), and those of plugins. `quiet`: show no progress in the terminal."""
+    """Return a function that takes the run's folder and opens the sinks. These are the sinks of every run, those that
+    the recipe chooses (`chosen`), and those of plugins. `quiet`: show no progress in the terminal."""
     return partial(_open_all, quiet, chosen, plugins or {})
 
 

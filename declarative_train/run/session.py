@@ -77,9 +77,8 @@ class Session:
         return next((number for number in possible if self._plan_for(number) is not None), None)
 
     def _plan_for(self, num_nodes: int) -> Plan | None:
-        """Return the plan for this number of nodes, or None if the recipe has none. The plan for a number is compiled
-        only once. Three things are taken from the plan with which the session began: the range of nodes, the number of
-        restarts, and the settings."""
+        """Return the plan for this number of nodes; None if the recipe has none. It is compiled once. Its range of
+        nodes, number of restarts and settings are those of the plan with which the session began."""
         if num_nodes not in self._plans:
             assert self._recompile is not None
             found, asked = self._recompile(num_nodes), self.plan

@@ -59,7 +59,7 @@ class RankPart:
 class RankedStep:
     """First step of a plan, with `rows` rows for each data-parallel rank.
 
-    parts          results of each rank
+    parts          what each rank computed
     shown          names of the parameters whose gradients are shown
     loss           loss of the global batch
     norm           norm of the gradients of all parameters, before clipping

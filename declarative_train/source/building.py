@@ -51,8 +51,8 @@ class Stop(Exception):  # noqa: N818 (not an error: the mistake is reported alre
 
 class _OpenCollection:
     """Mapping or list whose end has not been read yet. `start`: offset of its first character. `place`: line and column
-    of this character. `known`: the number of diagnostics and the number of nodes before the collection. The attributes
-    `mistakes` and `first_node` have these two numbers."""
+    of this character. `known`: (number of diagnostics, number of nodes) before the collection, stored as `mistakes` and
+    `first_node`."""
 
     __slots__ = (
         *("anchor", "column", "entries", "first_node", "flow", "has_empty", "height", "is_plain", "items", "key"),
@@ -381,8 +381,8 @@ class Builder:
         return True
 
     def _repair_cut_value(self, frame: _OpenCollection, piece: Scalar, *, is_mapping: bool) -> bool:
-        """Collect the pieces of a value such as `(1, 2)`, which YAML cuts at its commas. Return True if `piece` is the
-        last one. Then the mistake is reported, and one value replaces the pieces."""
+        """Collect the pieces of a value such as `(1, 2)`, which YAML splits at its commas. After the last piece, report
+        the mistake, replace the pieces by one value, and return True. Before, return False."""
         pieces = [*frame.pieces, piece]
         open_brackets = num_open(pieces)
         frame.pieces = pieces if open_brackets > 0 and not piece.quoted else []

@@ -52,7 +52,7 @@ def load(
 
 
 class _FileTree(NamedTuple):
-    """Tree of one file (`own`), and the merged tree of the files that it extends."""
+    """Tree of one file (`own`), and the merged tree of the files that it extends (`base`)."""
 
     own: Mapping | None
     base: Mapping | None
@@ -103,8 +103,8 @@ class _Loading:
         return document, self._list_diagnostics()
 
     def _list_diagnostics(self) -> list[Diagnostic]:
-        """Return all diagnostics. If a file could not be read, leave out diagnostics about nulls that remove nothing:
-        the missing file may have the key."""
+        """Return all diagnostics. If a file could not be read, leave out those that need all files. For example, the
+        unread file may have the key that a null removes."""
         merging = [d for d in self.merger.diagnostics if self.complete or d.rests_on != "all files"]
         return list(dict.fromkeys([*self.diagnostics, *merging]))
 

@@ -195,5 +195,4 @@ class _Variables(MappingABC[str, object]):
 
 
 def _is_unrendered(scalar: Scalar) -> bool:
-    """Return whether a scalar is a template that is still unrendered."""
     return scalar.template is None and isinstance(scalar.value, str) and is_template(scalar.value)

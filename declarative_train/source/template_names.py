@@ -14,9 +14,9 @@ FAILED = object()  # value of a var that could not be rendered
 
 
 class VarValues(dict[str, object]):
-    """Values of the section `vars`. `failed`: names of variables that could not be rendered. This failure is reported
-    once; templates that use such a variable get no diagnostic. `from_env`: names of variables that depend on
-    environment variables. Each time one of these is read, it is counted."""
+    """Values of the section `vars`. `failed`: names of variables that could not be rendered, which is reported once,
+    not for each template that uses them. `from_env`: names of variables that depend on environment variables.
+    `used_variables` counts how often these are read."""
 
     failed: frozenset[str] = frozenset()
     from_env: frozenset[str] = frozenset()

@@ -46,9 +46,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find_run(name: str, folder: str) -> Record | None:
-    """Return the run that `name` means. `name` can be the folder of a run, the name or folder of a recipe (its newest
-    run is meant), or a part of a run's name: the run is then the only one in `folder` whose name begins with this part
-    or, if none does, contains it. If no run or several match, print that and return None.
+    """Return the run that `name` means. If there is none, or more than one, print that and return None. `name` can be:
+
+    - a folder: the newest run in it, or the folder's own run
+    - the name of a recipe: its newest run in `folder`
+    - the beginning of a run's name in `folder` or, if no name begins so, any part of one
     """
     from declarative_train.app.records.record import read_record
     from declarative_train.app.records.tables import runs_below

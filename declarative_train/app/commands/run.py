@@ -71,8 +71,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def train(as_json: bool, plan: Plan | None, code: int, how: dict[str, Any]) -> int:
-    """Run the plan, print the result (`as_json`: as JSON), and return the exit code. If `plan` is None, nothing is run
-    and the exit code is `code`. `how`: arguments of `run/launch.py` `launch`."""
+    """Run the plan, print the result (`as_json`: as JSON), and return the exit code. `plan`: None if the recipe could
+    not be compiled; then nothing is run, and `code` is returned. `how`: keyword arguments of `launch` in
+    `run/launch.py`."""
     run_dir = None
     if plan is not None:
         from declarative_train.run.launch import launch

@@ -266,8 +266,8 @@ def shape(spec: TensorSpec, rows: int) -> str:
 
 
 def shapes(plan: Plan, rows: int, times: int = 1) -> str:
-    """Return the name of every field with its shape for a batch of `rows` rows, as text. `times`: how many batches of
-    this size there are."""
+    """Return a text with the name of each field and its shape in a batch of `rows` rows. `times`: number of such
+    batches; the text shows it if it is above 1."""
     found = "; ".join(f"{field.name} ({shape(field.tensor, rows)})" for field in plan.data.fields)
     return several(found, times)
 

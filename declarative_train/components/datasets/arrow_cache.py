@@ -121,12 +121,13 @@ def open_decompressed(path: str) -> Any:
 
 
 def convert(files: Sequence[str], kind: str, options: object, schema_of: Schema, batches: Batches) -> Table | None:
-    """Return a table of `files`, read from an Arrow file in the cache. If the cache does not have this Arrow file, it
-    is written first. Return None if there is no cache folder that can be written. Return None also if the server of a
-    file reports neither date nor tag, because a later change of the file could not be noticed. Raises SourceError.
+    """Return a table of `files`, read from an Arrow file in the cache, which is written first if it is missing. Return
+    None if no cache folder can be written. Return None also if the server of a file reports neither date nor tag,
+    because a later change of the file could not be noticed. Raises SourceError.
 
     `kind`: format of the files. `options`: keys of the source that change the rows. `schema_of`: function that returns
-    the schema of all files. `batches`: function that reads the record batches of a file."""
+    the schema of all files. `batches`: function that reads the record batches of a file.
+    """
     stamps = [stamp(path) for path in files]
     if any(each is None for each in stamps):
         return None

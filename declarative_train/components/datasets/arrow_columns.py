@@ -344,9 +344,9 @@ def _as_text(piece: Any, mixed: Sequence[str]) -> Any:
 
 
 def describe_all(schema: Any, first: Any) -> tuple[dict[str, Column], dict[str, str]]:
-    """Return two dicts for an Arrow schema: the columns that can be read, by name; and, for every other column, the
-    reason why it cannot be read, by name. `first`: function that takes the name of a column and returns one of its
-    values, or None if all are missing."""
+    """Return two dicts by column name for an Arrow schema: the columns that can be read, and for every other column the
+    reason why it cannot be read. `first`: function that takes the name of a column and returns one of its values, or
+    None if all are missing."""
     columns: dict[str, Column] = {}
     left_out: dict[str, str] = {}
     for field in schema:

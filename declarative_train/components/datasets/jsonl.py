@@ -218,9 +218,10 @@ def read_lines(
     """Return the table of some lines of a file. `content`: the lines. `first`: how many lines of the file are before
     them. `schema`: types of all columns; None: they are detected. Raises SourceError.
 
-    `bad`: list to which a pair (line, reason) is added for each blank line. If bad rows are skipped, a pair is also
-    added for each line that is left out. `like`: types of the values in earlier lines. If bad rows are skipped, a line
-    whose values have other types than these is left out; otherwise `like` is not used."""
+    `bad`: list to which a pair (line, reason) is added for each blank line and, if bad rows are skipped, for each line
+    left out. `like`: types of the values in earlier lines; if bad rows are skipped, lines with other types are left
+    out.
+    """
     import pyarrow as pa
     from pyarrow import json
 

@@ -34,8 +34,8 @@ class Parameter(NamedTuple):
 
 class Function(NamedTuple):
     """Function or operator of expressions. `target`: dotted path of the torch function, which gets tensors by position
-    and all other arguments by name. `keeps_range`: if the result has integers, they are always in the range of the
-    tensor arguments."""
+    and all other arguments by name. `keeps_range`: an integer result has no value outside the range of the tensor
+    arguments, as with `min`."""
 
     target: str
     parameters: tuple[Parameter, ...]

@@ -143,9 +143,8 @@ def _explain_list(tensors: list[torch.Tensor], operation: Operation) -> str | No
 
 
 def _explain_pair(tensors: list[torch.Tensor], rank: int) -> str | None:
-    """Return the message for two tensors that cannot be broadcast to one shape, or None if they can. Shapes are aligned
-    at the right. The message is about the last dimension whose sizes differ while neither of them is 1. `rank`: number
-    of dimensions of the larger tensor."""
+    """Return an error message if the tensors cannot be broadcast to one shape, otherwise None. The message names the
+    last dimension that does not match. `rank`: number of dimensions of the largest tensor."""
     for dim in range(1, rank + 1):
         sizes = dict.fromkeys("B" if dim == t.ndim else str(t.shape[-dim]) for t in tensors if dim <= t.ndim)
         several = [size for size in sizes if size != "1"]

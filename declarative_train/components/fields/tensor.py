@@ -374,8 +374,8 @@ class _MomentsTally(Tally):
         return found
 
     def _range_of_first(self, bad: np.ndarray) -> tuple[float, float]:
-        """Return the least and the greatest value that one element of the field has in the training rows. It is the
-        first element for which `bad` is true. `bad`: one truth value for each element of a row."""
+        """Return the least and the greatest value of one element of the field in the training rows. It is the first
+        element for which `bad` is True. `bad`: a bool for each element of a row."""
         import numpy as np
 
         first = np.flatnonzero(bad)[0]

@@ -57,8 +57,8 @@ class Draws:
         self._write(tensor, self._normal, std, mean)
 
     def by_inverse(self, tensor: torch.Tensor, of_uniform: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Fill `tensor` with random numbers of any distribution. `of_uniform`: the inverse of its distribution
-        function; it gets uniform numbers in [0, 1). `tensor` holds the rows of the parameter from row `first_row` on.
+        """Fill `tensor` with random numbers of any distribution. `tensor` has the parameter's rows from
+        `self.first_row` on. `of_uniform`: the inverse of the distribution function; it gets uniform numbers in [0, 1).
         """
         import torch
 

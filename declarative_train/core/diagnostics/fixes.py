@@ -41,8 +41,7 @@ class _Edit:
 
     def meets(self, other: _Edit) -> bool:
         """Return whether this edit and `other` cannot both be made. This is so if they overlap, or if one inserts text
-        at an end of the other, because the result would depend on their order. For two equal edits the result is
-        False."""
+        at an end of the other: the result would depend on their order. Two equal edits do not conflict."""
         if self == other:
             return False
         if self.start == self.end or other.start == other.end:

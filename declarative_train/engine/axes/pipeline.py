@@ -284,9 +284,9 @@ def keep_parameters(module: nn.Module) -> None:
 
 
 class ScheduleLoss:
-    """Loss function for torch's schedule, which calls it for each microbatch. Arguments: the outputs of the last stage,
-    and the indices of the microbatch's rows. It multiplies each loss term's sum by the term's factor, and returns the
-    total. It keeps the sums without factors, which `take` returns. In an evaluation it returns 0."""
+    """Loss function that torch's pipeline schedule calls for each microbatch, with the outputs of the last stage and
+    the indices of the microbatch's rows. It returns the sum of the loss terms, each multiplied by its factor; in an
+    evaluation, 0. `take` returns the terms without factors."""
 
     def __init__(self, runner: StepRunner, rows_per_chunk: int) -> None:
         self._runner = runner
@@ -382,10 +382,11 @@ def input_dtypes(plan: Plan, stage: int) -> list[torch.dtype]:
 
 
 def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
-    """Return the dtypes of the outputs of the stage with index `stage`. The outputs of the last stage are those of the
-    model; other stages send theirs to the next stage. `piece`: the stage's graph. Floating-point outputs of the model
-    have the dtype of the parameters, also in half-precision runs: a loss would convert them anyway, and torch 2.11
-    compares their dtypes with the stage's `output_args`."""
+    """Return the dtypes of the outputs of the stage with index `stage`. `piece`: the stage's graph.
+
+    Floating-point outputs of the last stage have the dtype of the parameters, also in half-precision runs, because a
+    loss would convert them to it anyway.
+    """
     if stage + 1 < pipeline_of(plan).num_stages:
         return input_dtypes(plan, stage + 1)
     wide = torch.float64 if plan.training.precision == "fp64" else torch.float32

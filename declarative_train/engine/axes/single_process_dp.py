@@ -175,10 +175,12 @@ class Replicas:
 
 
 def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) -> list[Callable[..., Any]]:
-    """Return a function for each function in `calls`. It makes the same call under autocast, with the dtype that
-    autocast has in the thread of the caller now. If autocast is off, return `calls` unchanged. This is for
-    `parallel_apply`, which runs functions in other threads. These threads learn that autocast is on, but not the dtype,
-    so that bfloat16 would become float16. `device_type`: kind of device, such as "cuda"."""
+    """Return the functions `calls`, wrapped to run under autocast with its dtype in the calling thread now. Without
+    autocast, return `calls` unchanged. `device_type`: kind of device, such as "cuda".
+
+    `parallel_apply` runs functions in other threads. These threads learn that autocast is on, but not the dtype, so
+    that bfloat16 would become float16.
+    """
     if not torch.is_autocast_enabled(device_type):
         return list(calls)
     dtype = torch.get_autocast_dtype(device_type)
@@ -208,10 +210,9 @@ class ReplicaSum(Collective):
 
 
 def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -> Callable[[], Collective | None]:
-    """Return a function that must be called after each step. It takes the step's running statistics from each of
-    `replicas` and sums them on `device`. It returns a ReplicaSum with this sum, or None if no layer has running
-    statistics. `replicas`: all replicas but the first. (The ReplicaSum adds the statistics of the first replica to its
-    sum.)"""
+    """Return a function that must be called after each step. It removes the step's running statistics from `replicas`
+    and returns a ReplicaSum with their sum on `device`, or None if no layer has running statistics. `replicas`: all
+    replicas but the first, whose statistics the ReplicaSum adds itself."""
 
     def parts(module: nn.Module) -> list[Any]:
         return [

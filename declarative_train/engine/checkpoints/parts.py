@@ -1,8 +1,8 @@
 """Parts of tensors in a checkpoint. If the axis `tensor` or `expert` divides a parameter, each rank saves and loads its
 part of the whole tensor.
 
-Such a part may consist of several blocks, for example in a fused `qkv`. DCP's sharded tensors do not support this, but
-its planners do."""
+Such a part may consist of several blocks, for example in a fused `qkv`. The sharded tensors of torch's distributed
+checkpoints (DCP) do not support this, but the planners of DCP do."""
 
 from __future__ import annotations
 

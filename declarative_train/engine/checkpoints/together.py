@@ -1,5 +1,5 @@
-"""Checkpoints of many ranks: work that the ranks do together to check, read and record a checkpoint. Only messages to
-rank 0, or to the first rank of a node, grow with the number of ranks."""
+"""Checkpoints of many ranks: work that the ranks do together to check, read and record a checkpoint. With more ranks,
+only rank 0 and the first rank of each node receive more."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ class NodeGroups:
 
 @dataclass(frozen=True, slots=True)
 class SavingGroups:
-    """Groups of ranks that save and load checkpoints together.
+    """Groups of ranks that save and load checkpoints together, as seen from one rank.
 
     `writes`   whether this rank writes a part of each checkpoint
-    `writers`  group of the ranks that write. None: all ranks write, or this rank writes alone or writes nothing
+    `writers`  process group of the ranks that write; None: torch's default group, or no group is needed
     `writing`  NodeGroups of the ranks that write; None if this rank writes alone or writes nothing
     `reading`  NodeGroups of all ranks; None in a single process
     """
@@ -111,8 +111,8 @@ def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> Sav
 
 def choose_writers(layout: LayoutPlan) -> list[int]:
     """Return the ranks that write a checkpoint, rank 0 among them. A run of at most `MOST_WRITERS` ranks uses all of
-    them; ranks with the same data share the work. In a larger run only the first copies of the model (axis `replicate`)
-    write: as many copies as have at most `MOST_WRITERS` ranks together, but at least one copy."""
+    them. In a larger run only some copies of the model (axis `replicate`) write: as many as have at most `MOST_WRITERS`
+    ranks together, but at least one copy."""
     replicas = layout.size("replicate")
     kept = max(1, MOST_WRITERS * replicas // len(layout.ranks))
     return [row.rank for row in layout.ranks if row.coordinates.get("replicate", 0) < kept]
@@ -121,10 +121,12 @@ def choose_writers(layout: LayoutPlan) -> list[int]:
 def make_node_groups(
     layout: LayoutPlan, members: Sequence[int], everyone: ProcessGroup | None, limit: timedelta, *, writes: bool
 ) -> NodeGroups:
-    """Return the NodeGroups of the ranks `members`; all of these ranks must call this. `everyone`: an existing group of
-    exactly these ranks, which is returned as it is if all of them are on one node; None: torch's default group.
-    `limit`: time limit of messages. `writes`: also make `firsts`, the group of the first rank of each node. It is made
-    last: torch names a group by its ranks and by the number of groups that a rank has, and only first ranks make it."""
+    """Return the NodeGroups of the ranks `members`, all of which must call this. `everyone`: an existing group of
+    exactly these ranks, which is used if all of them are on one node; None: torch's default group. `limit`: time limit
+    of messages. `writes`: also make `firsts`, the group of the first rank of each node.
+
+    `firsts` is made last, because only first ranks make it, and torch numbers the groups that a rank has.
+    """
     nodes: dict[int, list[int]] = {}
     for rank in members:
         nodes.setdefault(rank // layout.gpus_per_node, []).append(rank)

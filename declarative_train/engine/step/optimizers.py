@@ -127,9 +127,9 @@ class Optimizers:
 
 
 def _place_state(entry: str, value: Any, parameter: nn.Parameter, group: Mapping[str, Any]) -> Any:
-    """Return the value of one entry of a parameter's optimizer state as the optimizer expects it. Only the entry
-    `step`, a counter, changes: it becomes a tensor. As in torch's `load_state_dict`, the tensor is on the parameter's
-    device if the kernel reads it there (`fused` or `capturable` in `group`), otherwise on the CPU."""
+    """Return the value of one entry of a parameter's optimizer state as the optimizer expects it. The entry `step`, a
+    counter, becomes a tensor. It is on the parameter's device if the optimizer's kernel reads it there (`fused` or
+    `capturable` in `group`), otherwise on the CPU. Other entries are unchanged."""
     if entry != "step":
         return value
     dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32

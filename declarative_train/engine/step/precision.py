@@ -62,13 +62,13 @@ class CastParameters:
     """Context in which copies in `dtype` replace the floating-point parameters of modules. The parameters are cast
     once, on entry. Parameters that fully_shard manages are not cast here.
 
-    A gradient of a copy passes backward through the cast, and accumulates in the parameter in its own dtype. The
-    backward must run within the context too, because a recomputed unit reads its parameters again.
+    A gradient of a copy passes backward through the cast, and accumulates in the parameter in the parameter's own
+    dtype. The backward must run within the context too, because a recomputed unit reads its parameters again.
 
-    Without a priority, the backward of the casts would run last: autograd runs nodes in the reverse order of the
-    forward, and the casts come first. Until then every gradient would also exist in half precision, and
-    DistributedDataParallel would wait. So the casts get a priority with which autograd runs their backward as soon as
-    possible."""
+    The backward of the casts gets a priority, so that autograd runs it as soon as possible. Without this it would run
+    last, because autograd runs nodes in the reverse order of the forward, and the casts come first. Until then every
+    gradient would also exist in half precision, and DistributedDataParallel would wait.
+    """
 
     def __init__(self, modules: Iterable[nn.Module], dtype: torch.dtype) -> None:
         self._dtype = dtype
@@ -111,8 +111,8 @@ def parameters_in(
     dtype: torch.dtype | None, modules: Iterable[nn.Module], *, sharded: bool
 ) -> AbstractContextManager[None]:
     """Return a context in which the parameters of `modules` are in `dtype`. All forwards and backwards of a step or an
-    evaluation run in it. If `dtype` is None, the context does nothing. The same holds if `sharded` is True, because
-    fully_shard casts the parameters then."""
+    evaluation run in it. It does nothing if `dtype` is None, or if `sharded` is True, because fully_shard then casts
+    the parameters."""
     return nullcontext() if dtype is None or sharded else CastParameters(modules, dtype)
 
 

@@ -52,8 +52,11 @@ class Randomness:
 @contextmanager
 def deterministic_kernels(wanted: bool) -> Iterator[None]:
     """Apply `training.deterministic` within the `with` block. If `wanted`, operations without a deterministic kernel
-    raise an error. Otherwise cuDNN tries its kernels for each shape and uses the fastest. Enter the block before the
-    first matrix product on a GPU: cuBLAS reads only then the environment variable that makes it deterministic."""
+    raise an error. Otherwise cuDNN tries its kernels for each shape and uses the fastest.
+
+    Enter the block before the first matrix product on a GPU, because cuBLAS reads its environment variable for
+    determinism only then.
+    """
     cudnn = torch.backends.cudnn
     if not wanted:
         tried, cudnn.benchmark = cudnn.benchmark, True

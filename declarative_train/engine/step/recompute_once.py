@@ -86,9 +86,9 @@ def checkpoint_once(
 
 
 def _capture_state(inputs: tuple[Any, ...], *, draws: bool) -> Callable[[], AbstractContextManager[None]]:
-    """Record the current autocast settings. Return a function whose result is a context manager, within which the
-    recorded settings apply. `draws`: also record the states of the random generators, on the CPU and the devices of
-    `inputs`, and apply them in the same way."""
+    """Record the current autocast settings and, with `draws`, the states of the random generators of the CPU and of the
+    devices of `inputs`. Return a function that returns a context manager, within which these settings and states apply
+    again."""
     kinds = {"cpu", *(each.device.type for each in inputs if isinstance(each, torch.Tensor))} - {"meta"}
     casts = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
     caches = torch.is_autocast_cache_enabled()

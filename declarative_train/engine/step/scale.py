@@ -45,10 +45,9 @@ class Scale:
         self._weights = weights * dp_size
 
     def of(self, chunks: Sequence[Chunk], num_rows: int) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
-        """Return (factors, counts) for one step, which have an element for each loss term. `factors`: scalar tensors by
-        which the terms are multiplied. `counts`: numbers of valid items in the global batch. `chunks`: all rows of this
-        rank in the step; a chunk has the rows of one forward. `num_rows`: number of rows of the global batch, without
-        padding."""
+        """Return (factors, counts) for one step, each with an element for each loss term. `factors`: scalar tensors by
+        which the terms are multiplied. `counts`: numbers of valid items in the global batch. `chunks`: this rank's rows
+        of the step, one chunk for each forward. `num_rows`: number of rows of the global batch, without padding."""
         if self._objective.items_per_row is None:
             return self._from_counts(chunks)
         found = self._known.get(num_rows)

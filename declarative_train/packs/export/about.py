@@ -69,8 +69,8 @@ def _input(entry: ProgramInput, program: Program) -> dict[str, Any]:
 
 
 def _picture(entry: ProgramInput, trained: Trained) -> dict[str, Any]:
-    """Return a description of how to prepare an image, mask or boxes for the model. The user must do all of it. Return
-    {} for any other input."""
+    """Return a description of how the user of an exported model must prepare an image, mask or boxes. Return {} for any
+    other input."""
     field = FIELDS.read(entry.spec.component)
     if not field.is_lazy:
         return {}

@@ -148,9 +148,11 @@ def _make_program(
     trained: Trained, outputs: Sequence[str], kind: Inputs, dtype: torch.dtype | None, *, is_program: bool
 ) -> Program:
     """Return the program to export. `is_program`: whether the format contains the computation, not only tensors. If it
-    contains only tensors and `outputs` is empty, the program has the tensors of the whole model. Then it also has what
-    a file of adapters needs: `base`, the published model with which training began, and `learned`, the names of the
-    parameters that were trained or were loaded together with adapters."""
+    contains only tensors and `outputs` is empty, the program has all tensors of the model.
+
+    It then also has what a file of adapters needs: `base`, the published model with which training began, and
+    `learned`, the names of the parameters that were trained or were loaded together with adapters.
+    """
     if is_program or outputs:
         return make_program(trained, outputs, kind=kind, dtype=dtype)
     program = make_program(trained, tuple(trained.plan.graph.outputs), kind=kind, dtype=dtype)

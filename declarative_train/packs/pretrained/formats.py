@@ -121,9 +121,9 @@ def _plan(
     weights: Weights,
     diagnostics: list[Diagnostic],
 ) -> tuple[WeightsPlan | None, tuple[str, str | None] | None]:
-    """Plan how the files of a published model fill a node. Return (the WeightsPlan, None) if they fit; otherwise (the
-    WeightsPlan or None, (problem, hint)). A diagnostic is added to `diagnostics` for each entry of `rename` that
-    matches no tensor."""
+    """Plan how the files of a published model fill a node. Return (WeightsPlan, None) if they fit; otherwise
+    (WeightsPlan or None, (problem, hint)). `diagnostics`: list to which a diagnostic is added for each entry of
+    `rename` that matches no tensor."""
     known = plan_published(recipe.model.scope)
     fitting = [each for each in known if weights.node in ("", each.node)]
     if len(fitting) != 1:
@@ -234,8 +234,8 @@ def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | 
 
 
 def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
-    """Return the map `tensors` with the prefix removed from all names. These are the names in the files of a model that
-    the library saved without an output layer (head)."""
+    """Return the map `tensors` without `tensors.prefix` in the names of the files' tensors. A library saves a model
+    without an output layer (head) under these names."""
     cut = {
         name: [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
         for name, parts in tensors.entries.items()

@@ -31,10 +31,10 @@ _PARAM = re.compile(r"\{\+?([a-z]\w*)\}")  # `{layers}` is its value, `{+layers}
 
 
 class ModelHead(NamedTuple):
-    """Output layer (head) that the block's param `head` selects.
+    """Output layer (head) of a published model, which the param `head` of a block selects.
 
     architectures  class names of models with this head; configs are written with the first one
-    tensors        names of the head's tensors, by parameter of the block
+    tensors        {parameter of the block: names of the head's tensors}
     has_labels     whether `out_features` of the head is the number of labels in the config"""
 
     architectures: tuple[str, ...]
@@ -323,9 +323,9 @@ def config_of(
     published: Mapping[str, Any] | None = None,
     library: str = TRANSFORMERS,
 ) -> dict[str, Any]:
-    """Return a config for a block with these `params`, from which `params_of` returns them again. If `published` is a
-    config of `library`, the result is a copy of it, changed where `params` differ. Otherwise it is a config for a kind
-    of model in `library` that can have these params. Raises PublishedError if there is none."""
+    """Return a config from which `params_of` returns `params`, the parameters of a block. If `published` is a config of
+    `library`, it is changed only where `params` differ. Otherwise the config is for a kind of model in `library` that
+    can have these params. Raises PublishedError if there is none."""
     known = None if published is None else kind_of(family, published)
     if published is not None and known is not None and family.kinds[known].library == library:
         if _describes(family, published, params):

@@ -26,9 +26,10 @@ FROM = "from"
 def read_block(
     block: str, fields: Mapping, resolve: Callable[[str, Span], str]
 ) -> tuple[Mapping, Published | None, list[Diagnostic]]:
-    """Read the keys of a node whose type is the block `block`. If it has the key `from`, which names a published model,
-    the params of this model are added as keys, except those that the node sets itself. Return (keys without `from`, the
-    published model or None, diagnostics). `resolve`: function (path, span) -> absolute path."""
+    """Return (keys of a node, published model or None, diagnostics). If the node has the key `from`, which names a
+    published model, this key is replaced by the params of that model. A param that the node sets itself is not
+    replaced. `block`: the block that is the node's type. `fields`: the keys of the node as written. `resolve`: function
+    (path, span) -> absolute path."""
     given, family = fields.entry(FROM), family_of(block)
     if given is None or family is None:
         return fields, None if family is None else Published(), []

@@ -1,9 +1,9 @@
 """Checks of token fields: whether the tokens that count in the loss are the intended ones. The checks use real texts
 and the model of the recipe.
 
-They follow wires (values in the model's graph) from a token field without computing shapes. A wire is followed as long
-as it has one value or vector for each token, computed from this token or from this and earlier ones. A node that also
-reads anything else, such as a mask, ends the search.
+The checks follow a token field through the model's graph, without computing shapes. A value is followed as long as it
+has one number or vector for each token, computed from that token and perhaps earlier ones. A node that also reads
+anything else, such as a mask, is not followed.
 """
 
 from __future__ import annotations

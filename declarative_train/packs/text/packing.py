@@ -108,9 +108,9 @@ def _pack_by_fit(sizes: np.ndarray, length: int, most: int | None) -> Packing:
 
 
 def _windows_by_fit(lengths: np.ndarray, length: int, most: int) -> np.ndarray:
-    """Return, for each piece, the index of the sample into which it is put, (P,). The longest pieces are placed first.
-    A piece is put into the sample with the least room that is enough, or into a new sample if there is none. A sample
-    with `most` pieces has no room."""
+    """Return the index of the sample into which each piece of text is packed, (P,). The method is best-fit decreasing
+    bin packing. `lengths`: tokens of each piece. `length`: tokens of a sample. `most`: the largest number of pieces in
+    a sample."""
     import numpy as np
 
     found = np.empty(len(lengths), np.int64)

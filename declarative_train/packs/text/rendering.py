@@ -208,9 +208,9 @@ class _Environment(BoundedEnvironment):
         self.clock.look()
 
     def mark_turn(self, loop: int, item: Any = None) -> str:
-        """Return a mark, which a template writes into its text. `item`: value of a loop's variable. If it is a message,
-        the mark says that an iteration of loop number `loop` for this message begins here. If it is no message, return
-        "". Without `item`, the mark says that the loop ends here."""
+        """Return a mark that a template writes into its text. If `item` is a message, the mark says that an iteration
+        of loop number `loop` for this message begins here. Without `item`, it says that the loop ends here. For an
+        `item` that is not a message, return ""."""
         number = "" if item is None else getattr(item, "number", None)
         return "" if number is None else f"{TURN}{loop}:{number}{TURN}"
 

@@ -1,7 +1,7 @@
 """Tokenizers: encode text as token numbers, and decode it.
 
 They use Hugging Face's library `tokenizers`. A file of this library does not say which tokens begin, end and pad a
-text, and has no chat template; these are read from other files in the same folder.
+text, and has no chat template. These are read from other files in the same folder.
 """
 
 from __future__ import annotations
@@ -159,9 +159,9 @@ class _FileTokenizer(Tokenizer):
         *,
         is_made: bool = False,
     ) -> None:
-        """Read the names of tokens and the settings. `found`: tokenizer of the library; `content`: the bytes of its
-        file; `file`: its parsed JSON; `side_files`: {name: content} of the other files; `added`: tokens that the recipe
-        adds; `is_made`: `content` was converted from a sentencepiece model."""
+        """Set the attributes of `Tokenizer` from the tokenizer's files. `found`: object of the library `tokenizers`.
+        `content`, `file`: bytes and parsed JSON of its file. `side_files`: {name: content} of the other files. `added`:
+        tokens that the recipe adds. `is_made`: `content` was converted from a sentencepiece model."""
         self._found = found
         self.converted_files = {path: content} if is_made else {}
         found.no_truncation()  # only the field's `length` cuts texts

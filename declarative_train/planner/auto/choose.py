@@ -112,13 +112,13 @@ def _apply_trace(verdict: LayoutVerdict, known: Mapping[str, int], target: Targe
 def _make_fit_test(
     verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> Callable[[LayoutVerdict], bool]:
-    """Return a function that says whether a candidate may fit on the device. For a traced candidate, the traced memory
-    decides. For any other candidate, the estimate is first divided by `TOO_HIGH`, because estimates can be too high. If
-    a pipeline of the same kind (`_kind`) was traced, its trace corrects the estimate, and the divisor is the smaller
-    `CORRECTED_TOO_HIGH`.
+    """Return a function that says whether a candidate may fit on the device. A candidate that was traced must fit by
+    its traced memory. Any other must fit by its estimate divided by `TOO_HIGH`, because estimates can be too high. If a
+    pipeline of the same kind (`_kind`) was traced, the estimate is corrected by that trace and divided by
+    `CORRECTED_TOO_HIGH` instead.
 
-    `verdicts`: the verdicts on all candidates, from estimates alone. `known`: name of a traced candidate -> its memory
-    in bytes.
+    `verdicts`: the verdicts on all candidates, from estimates alone. `known`: {name of a traced candidate: its memory
+    in bytes}.
     """
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for each in verdicts:
@@ -152,15 +152,15 @@ def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
 def _find_doubtful(
     promising: Sequence[LayoutVerdict], possible: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> LayoutVerdict | None:
-    """Return the verdict on the candidate to trace next. Return None if a mode can be chosen without another trace.
+    """Return the verdict on the candidate to trace next. Return None if a mode can be chosen without another trace. The
+    candidate is one of these:
 
-    If `promising` is empty, the smallest candidate that is not traced is next. Otherwise, `fastest` names the candidate
-    that would be chosen from `promising`. If it does not fit by its estimate, it is next. If it fits, only the
-    candidate with the shortest time may be next. This one is traced if it is not traced yet, and if a simpler mode
-    would be chosen in case it does not fit.
+    - the smallest one that is not traced, if `promising` is empty
+    - the one that `fastest` would choose from `promising`, if it does not fit by its estimate
+    - the one with the shortest time, if it is not traced, and if a simpler mode would be chosen in case it does not fit
 
-    `promising`: the candidates that may fit. `possible`: all candidates without an error. `known`: name of a traced
-    candidate -> its memory in bytes.
+    `promising`: the candidates that may fit. `possible`: all candidates without an error. `known`: {name of a traced
+    candidate: its memory in bytes}.
     """
     if not promising:
         left = [each for each in possible if each.candidate.words not in known and target.holds(each.least_bytes)]

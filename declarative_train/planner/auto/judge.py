@@ -49,11 +49,11 @@ Cut = tuple[Stages | None, list[Diagnostic], tuple[WireBytes, ...]]
 class LayoutVerdict:
     """Verdict on a candidate, from estimates.
 
-    refusal        the error that `dtrain lint` would report for this mode; then the other fields keep their defaults
+    refusal        the error that `dtrain lint` would report for this mode; if set, the other fields keep their defaults
     memory_bytes   memory of a step
-    least_bytes    the part of this memory for parameters, gradients and optimizer state, which is known without a trace
-    step_s         seconds of a step, None if unknown
-    is_least       `step_s` is only a lower bound
+    least_bytes    memory of parameters, gradients and optimizer state alone, which is known without a trace
+    step_s         seconds of a step; None if unknown
+    is_least       whether `step_s` is only a lower bound
     """
 
     candidate: Candidate
@@ -136,8 +136,8 @@ class Judge:
         """Return the verdict on a candidate whose ranks divide layers, experts or positions. Return None if the recipe
         has an error in this mode, or if nothing in the model can be divided in this way.
 
-        If layers are divided, the step time is only a lower bound. With `is_exact` it is an estimate, because the
-        kernels of the divided layers are traced.
+        `is_exact`: trace the kernels of divided layers, so that the step time is an estimate. Otherwise it is only a
+        lower bound if layers are divided.
         """
         recipe = self.recipe._replace(parallelism=candidate.parallelism)
         if any(each.is_error for each in findings(recipe)):

@@ -13,8 +13,8 @@ MOST_BYTES = 4  # of a value, before a cast
 
 
 def data_s(data: DataSpec, batch: BatchSpec, constants: Constants) -> float:
-    """Return the seconds in which the data workers of one rank make the samples of a step. Without `data.workers`,
-    there is one thread."""
+    """Return the estimated seconds in which one rank makes the samples of a step. They are made in `data.workers`
+    loader processes or, if that is 0, in one thread."""
     gathered_s = decoded_s = 0.0
     for field in data.fields:
         size = prod(field.tensor.shape)

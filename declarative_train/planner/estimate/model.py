@@ -127,8 +127,8 @@ class ModelFacts:
         return made
 
     def _set_kernels(self, kernels: Mapping[str, NodeKernels]) -> None:
-        """Set the kernels of all nodes. For each collective that runs inside a node (`sums`), add a kernel to this
-        node."""
+        """Set the kernels of all nodes. Add a kernel to a node for each collective that runs inside it (`self.sums`).
+        """
         self._kernels.update(kernels)
         width, inner = COMPUTE_BYTES[self.precision], self.num_tensor_ranks * self.num_context_ranks
         for node, sums in self.sums.items():
@@ -157,8 +157,8 @@ class ModelFacts:
         return self._with_parameters({name: node.parameters for name, node in self.nodes.items()})
 
     def experts_alone(self) -> ModelFacts:
-        """Return these facts with the parameters of experts as the only parameters. The ranks of the `expert` axis
-        divide them."""
+        """Return a copy of these facts with the parameters of experts only. The ranks of the `expert` axis divide these
+        parameters."""
         return self._with_parameters({name: node.experts for name, node in self.nodes.items()})
 
     def _with_parameters(self, held: Mapping[str, tuple[tuple[int, int, int, int], ...]]) -> ModelFacts:

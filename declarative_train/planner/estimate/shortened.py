@@ -97,10 +97,9 @@ def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
 
 
 def fewer_ranks(plan: Plan) -> Plan:
-    """Return the plan with fewer ranks, because a trace of very many ranks would take too long. The axis `replicate`
-    gets at most 2 ranks, because further copies of the model need the same memory each. The axis `shard` gets at most
-    `MOST_RANKS` / (size of the axis `expert`) ranks, but 2 are always allowed. The size of `expert` is in this limit
-    because its ranks shard parameters too. Other axes are unchanged."""
+    """Return the plan with fewer ranks, because a trace of very many ranks would take too long. The axis `replicate` is
+    reduced to 2, because further copies of the model need the same memory each. The axis `shard` is reduced to
+    `MOST_RANKS` / (size of `expert`), but not below 2. Other axes are unchanged."""
     most = {"replicate": 2, "shard": max(2, MOST_RANKS // plan.layout.size("expert"))}
     mesh = tuple(MeshAxis(axis.name, min(axis.size, most.get(axis.name, axis.size))) for axis in plan.layout.mesh)
     number = prod(axis.size for axis in mesh)

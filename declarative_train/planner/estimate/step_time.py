@@ -63,8 +63,8 @@ class StepTime:
         return self.compute_s + self.exposed_s + self.bubble_s + self.update_s + self.waiting_s
 
     def scale_by(self, factor: float) -> StepTime:
-        """Return this time with all seconds multiplied by `factor`. The transfers stay as they are. The seconds of
-        waiting for data are 0, because the caller adds them later."""
+        """Return this time with all seconds multiplied by `factor`. The transfers are unchanged. The seconds of waiting
+        for data are 0, because the caller adds them later."""
         compute_s, exposed_s = factor * self.compute_s, factor * self.exposed_s
         return StepTime(compute_s, exposed_s, factor * self.bubble_s, factor * self.update_s, self.transfers)
 

@@ -103,7 +103,7 @@ def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -
 
 def shares(names: Iterable[str], model: ModelFacts, group: DeviceGroup, width: int) -> int:
     """Return the bytes that the parameters of the nodes `names` occupy on all devices of `group` together. The devices
-    divide the parameters into shards of equal size, so the result includes padding. `width`: bytes per element."""
+    have shards of equal size, so padding is included. `width`: bytes per element."""
     held = model.share_of(names, group.size)
     return (held.weights * width + held.packed) * group.size
 
@@ -244,8 +244,8 @@ def _exchanges(
 
 
 def layer_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the transfers in the middle of a layer, which it needs before its next kernel. They exist if ranks divide
-    layers (`tensor`), positions (`context`) or experts (`expert`)."""
+    """Return the transfers inside a layer, for which its next kernel must wait. There are some if ranks divide layers
+    (`tensor`), positions (`context`) or experts (`expert`)."""
     return [each for kind in IN_LAYERS for each in kind(part, model, placement, machine)]
 
 

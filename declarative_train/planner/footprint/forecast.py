@@ -74,10 +74,9 @@ class Forecast:
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
         """Return the factors that turn counted elements of `model` into bytes, measured in a trace of `plan`. Return
-        None if the trace failed.
+        None if the trace failed. `plan`: a plan of this model with fsdp or on one device.
 
-        `plan`: a plan of this model with fsdp or on one device. On one device, the half-precision copies of the
-        parameters are not counted.
+        On one device there are half-precision copies of the parameters, which are not counted.
         """
         try:
             moments = self._trace(*_prepare(plan))[0]
@@ -168,12 +167,12 @@ def _chunks(plan: Plan) -> int:
 
 
 def _fewer_microbatches(plan: Plan) -> list[Plan]:
-    """Return three copies of a pipeline's plan with fewer microbatches, to be traced instead of the plan. Return []
-    without a pipeline, if tracing the three copies would not be less work, or if the schedule does not allow these
-    numbers.
+    """Return three copies of a pipeline's plan with fewer microbatches, from whose traces the memory of the plan is
+    computed. Return [] without a pipeline, if tracing the copies would not be less work, or if the schedule does not
+    allow these numbers.
 
-    If the first copy has n microbatches and the pipeline has r ranks, the others have n + r and n + 2 r. This is
-    enough, because a full pipeline repeats its schedule: memory is constant or grows linearly with the microbatches.
+    For r ranks in the pipeline, the numbers of microbatches are n, n + r and n + 2 r. Three are enough, because the
+    memory of a full pipeline is constant or grows linearly with the microbatches.
     """
     pipeline, ranks, number = plan.layout.pipeline, plan.layout.size("pipeline"), _chunks(plan)
     if pipeline is None:

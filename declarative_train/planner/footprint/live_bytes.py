@@ -161,16 +161,16 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return copy
 
     def _count_copy(self, tensor: Any) -> None:
-        """Count a copy of a tensor that gloo makes for a collective, with the class GATHERED. No operation returns the
-        copy, so it would not be counted otherwise."""
+        """Count the copy of `tensor` that gloo makes for a collective, with the class GATHERED. No operation returns
+        this copy, so it would not be counted otherwise."""
         is_new = id(tensor.untyped_storage()) not in self._stored
         stored = self.add(tensor)
         if is_new and stored is not None:
             stored.kind = GATHERED
 
     def _claim_buffers(self, tensors: Any) -> None:
-        """Set the class GATHERED for the tensors that a collective reads or writes, except for those whose class
-        `claim` has set."""
+        """Set `kind` to GATHERED for the tensors that a collective reads or writes, except for those whose kind `claim`
+        has set."""
         for item in tensors_in(tensors):
             stored = self.add(item)
             if stored is not None and not stored.is_claimed:

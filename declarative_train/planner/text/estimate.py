@@ -134,9 +134,8 @@ def _candidate(each: CandidatePlan) -> list[str]:
 
 
 def _not_shown(choice: ChoicePlan) -> list[str]:
-    """Return a line with the number of candidates that the table leaves out; [] if it leaves out none. The table leaves
-    out candidates for two reasons. Of those that differ only in schedule or microbatches, it shows one. It also ends
-    after a fixed number of rows."""
+    """Return a line with the number of candidates that the table leaves out; [] if it leaves out none. Of candidates
+    that differ only in schedule or microbatches, the table shows one. It has at most `_MOST_CANDIDATES` rows."""
     possible = sum(each.memory_bytes is not None for each in choice.candidates)
     rest = choice.num_considered - len(choice.candidates) + max(0, possible - _MOST_CANDIDATES)
     return [f"{format_count(rest, 'more candidate')}, slower or too large"] if rest else []

@@ -1,6 +1,6 @@
 """Expansion of a model: from the merged section `model` to a tree of nodes. Blocks are expanded, copies made, templates
-rendered and references resolved. Templates of the main graph can read `vars` and `env`, those of a block its `params`;
-both can read `index` in a node with `repeat` (docs/decisions.md, Q4 and Q20).
+rendered and references resolved. Templates of the main graph can read `vars` and `env`, those of a block its `params`.
+Both can read `index` in a node with `repeat` (docs/decisions.md, Q4 and Q20).
 
 A block that is used several times with the same parameters is expanded once; the paths of its nodes are set at the end.
 """
@@ -145,9 +145,8 @@ def _find_outputs(
 
 
 class _GraphFrame(NamedTuple):
-    """Graph to expand, and the names that it can use. `around`: inputs from outside, to which its nodes can refer.
-    `names`: variables for its templates. `chain`: the blocks that contain it, outermost first; () for the main graph.
-    """
+    """Graph to expand, and the names that it can use. `around`: names outside the graph to which its nodes can refer.
+    `names`: variables of its templates. `chain`: the blocks that contain it, outermost first; () for the main graph."""
 
     graph: Mapping
     around: Surroundings

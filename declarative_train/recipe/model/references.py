@@ -35,9 +35,8 @@ def check_name(key: Scalar, what: str, reserved: Collection[str] = ()) -> Diagno
 
 class Edge(NamedTuple):
     """Reference as written, split into its parts: `node[.copy][.output]`. `text`: the whole reference. `below`: a text
-    after the output, such as `.attn` in `gpt.out.attn`, which makes the reference wrong. `is_default`: True for a
-    reference that the recipe does not write. Such a reference is added because a node without `input` reads the node
-    above it."""
+    after the output, which makes the reference wrong, such as `.attn` in `gpt.out.attn`. `is_default`: the recipe does
+    not write the reference; it was added because a node without `input` reads the node above it."""
 
     name: str
     copy: int | None

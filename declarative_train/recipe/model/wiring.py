@@ -306,9 +306,9 @@ class Wiring:
         return unknown_edge(edge.span, edge.name, known, hint)
 
     def wire(self, edge: Edge) -> Wire | None:
-        """Return the wire of a correct reference. A reference to a switched-off node (`when: false`) is followed to the
-        value that the node's first input reads. Return None if this first input is not connected. Also return None if
-        the reference names an optional input of the block that is not connected."""
+        """Return the wire that a correct reference names. A reference to a switched-off node (`when: false`) means the
+        value that the node's first input reads. Return None if that input is not connected, or if the reference names
+        an optional input of the block that is not connected."""
         seen: set[str] = set()
         while True:
             draft = self.drafts.get(edge.name)

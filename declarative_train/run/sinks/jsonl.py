@@ -82,8 +82,8 @@ class JsonlSink(Sink):
 
 
 def read_events(path: str | Path) -> list[Event]:
-    """Return the events of a run as one history. If a run resumed from a step, events of earlier sessions after this
-    step are left out. A last line that is incomplete after a crash is left out too."""
+    """Return the events of a run as one history. If a session resumed from a step, the events that earlier sessions
+    wrote for later steps are left out. So is a last line that is incomplete after a crash."""
     found: list[Event] = []
     for line in Path(path).read_text(encoding="utf-8").splitlines():
         try:

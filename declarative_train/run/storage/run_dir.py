@@ -268,9 +268,8 @@ def _time_of_next(runs: Path) -> str:
 
 
 def _label(plan: Plan, runs: Path) -> str:
-    """Return the last part of a new folder's name. It consists of the mode, the main settings from the command line,
-    and the main settings that differ from those of the oldest run in `runs`. As long as this run exists, the same
-    recipe always gets the same label."""
+    """Return the last part of the name of a new run's folder. It consists of the mode, and of the main settings that
+    come from the command line or differ from those of the oldest run in `runs`."""
     asked = select_overridden(plan.overrides, plan.settings)
     for path in sorted(runs.iterdir()):
         first = read_run(path).get("settings")

@@ -117,8 +117,8 @@ def usable_bytes(plan: Plan) -> int:
 
 
 def may_fit(plan: Plan) -> bool:
-    """Return whether the plan's estimated memory fits or is only a little too large. In the second case the plan may
-    still fit, because the estimate may be too high. If so, layouts with less sharding are worth trying."""
+    """Return whether the plan may fit: its estimated memory fits or is only a little too large, because estimates can
+    be too high."""
     from declarative_train.planner.auto.choose import TOO_HIGH
 
     return peak_bytes(plan) <= TOO_HIGH * usable_bytes(plan)

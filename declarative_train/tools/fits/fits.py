@@ -101,9 +101,8 @@ def _answer(source: Source, budget: float, price: float | None) -> Fits:
 
 
 def first_plan(source: Source) -> Plan:
-    """Return the plan of a recipe. The recipe may have `parallelism: auto`, as that of a published model has. If then
-    no layout fits, return the plan that shards all parameters over all GPUs. Raises DtrainError for any other error in
-    the recipe."""
+    """Return the plan of a recipe. If the recipe has `parallelism: auto` and no layout fits, return the plan that
+    shards all parameters over all GPUs. Raises DtrainError for any other error in the recipe."""
     try:
         return source.plan({})
     except DtrainError as error:

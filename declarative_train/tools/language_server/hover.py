@@ -136,8 +136,8 @@ def _origin(leaf: Leaf, file: str) -> str:
 
 
 def _list_replaced(analysis: Analysis, path: Path) -> str:
-    """Return a text on the values at `path` that this recipe replaces. They are in its bases (recipes that it extends).
-    Each line has the place of a replaced value and the reason. Return "" if there are none."""
+    """Return a text on the values at `path` in its bases (recipes that it extends) that this recipe replaces. Each line
+    has the place of a replaced value and the reason. Return "" if there are none."""
     dropped = analysis.document.dropped if analysis.document is not None else ()
     return "\n".join(
         f"{_join_path(each.path)} of {FilePath(each.span.path).name}:{each.span.line}: {each.reason} here"

@@ -20,8 +20,8 @@ class NoRoomError(Exception):
 @dataclass(frozen=True)
 class DeviceSlot:
     """Share of this machine's cores or GPUs, which one run of a sweep uses at a time. `environment`: environment
-    variables of the run, which name its GPUs or set its number of threads. `cores`: indices of the cores that the run
-    may use; (): all cores."""
+    variables that name the run's GPUs or set its number of threads. `cores`: indices of the cores that the run may use;
+    (): all cores."""
 
     number: int
     environment: dict[str, str] = field(default_factory=dict)

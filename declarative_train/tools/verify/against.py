@@ -1,5 +1,6 @@
-"""Comparison with an earlier run: the first steps of a recipe are run again with the current software. The losses and
-gradient norms of these steps, and the parameters of a checkpoint among them, are compared with the earlier ones."""
+"""Comparison with an earlier run: the first steps of a recipe are run again with the current software. Their losses and
+gradient norms are compared with the earlier ones. If a checkpoint was saved in one of these steps, its parameters are
+compared too."""
 
 from __future__ import annotations
 

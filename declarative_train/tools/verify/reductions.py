@@ -1,4 +1,4 @@
-"""Sums and means over ranks by which a plan combines the gradient of each parameter, in the order in which they run."""
+"""Sums and means over ranks that a plan applies to the gradient of each parameter, in the order in which they run."""
 
 from __future__ import annotations
 

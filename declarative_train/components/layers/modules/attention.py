@@ -377,9 +377,8 @@ def visible_keys(T: int, S: int, window: int | None, device: torch.device) -> Te
 
 
 def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: bool, dropout: float) -> bool:
-    """Return whether torch's flash attention supports these tensors. It accepts fewer key heads than query heads.
-    Without it, the caller must repeat keys and values.
-    """
+    """Return whether torch's flash attention, which accepts fewer key heads than query heads, supports these tensors.
+    If not, the caller must repeat keys and values."""
     if not q_BHTK.is_cuda:
         return False
     if torch.compiler.is_compiling():  # asking torch below would break the graph at every layer

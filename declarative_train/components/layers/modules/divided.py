@@ -78,9 +78,8 @@ class TensorRanks:
 
     def gather_tokens(self, x: Tensor) -> Tensor:
         """Return all tokens (B, T, ...), given this rank's tokens `x`. Use it before a divided layer. There each rank
-        computes only a part of the gradient. So in the backward the gradients are summed over the ranks, and each rank
-        gets the sum for its own tokens.
-        """
+        computes only a part of the gradient. So the backward sums the gradients over the ranks, and returns the sum for
+        this rank's tokens."""
         return exchange(x, self._peers.gather_tokens, self._peers.sum_tokens)
 
     def copy_tokens(self, x: Tensor) -> Tensor:

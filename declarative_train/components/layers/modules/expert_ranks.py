@@ -55,19 +55,17 @@ class ExpertRanks:
         return exchange(y, self._exchange(received, sent), self._exchange(sent, received))
 
     def _exchange_counts(self, ends: Tensor) -> Tensor:
-        """Send to each rank how many rows its experts get from this rank. Return a tensor (S, E / S): how many rows
-        each of the S ranks has for each expert of this rank. `ends` (E,): for each of the E experts, the index after
-        its last row on this rank.
-        """
+        """Exchange with the other ranks how many rows each expert gets. Return a tensor (S, E / S): how many rows each
+        of the S ranks has for each expert of this rank. `ends` (E,): for each of the E experts, the index after its
+        last row on this rank."""
         counts_E = ends.long().diff(prepend=ends.new_zeros(1, dtype=torch.int64))
         each = [len(counts_E) // self.size] * self.size
         return self._peers.exchange(counts_E, each, each).view(self.size, -1)
 
     def _sizes(self, ends: Tensor, counts_SE: Tensor, num_rows: int) -> tuple[list[int], list[int]]:
-        """Return two lists: how many rows this rank sends to each rank, and how many it receives from each. `ends`
-        (E,): for each expert, the index after its last row on this rank. `counts_SE`: number of rows from each rank for
-        each expert of this rank. Fake tensors have no values; for them `num_rows` rows are divided evenly.
-        """
+        """Return how many rows this rank sends to each rank, and how many it receives from each. `ends` (E,): for each
+        expert, the index after its last row on this rank. `counts_SE`: number of rows from each rank for each expert of
+        this rank. Fake tensors have no values; for them `num_rows` rows are divided evenly."""
         if is_fake(ends):
             even = [num_rows // self.size + (rank < num_rows % self.size) for rank in range(self.size)]
             return even, even

@@ -82,10 +82,8 @@ def permute_rows(x: Tensor, index: Tensor, back: Tensor) -> Tensor:
 
 
 def repeat_rows(x: Tensor, order: Tensor, back: Tensor, times: int) -> Tensor:
-    """Return `times` copies of each row of `x` (N, D), sorted by `order` (N * times,). Each entry of `order` determines
-    one row of the result: i * times + k is copy k of row i. `back`: the inverse permutation of `order`, which the
-    backward uses.
-    """
+    """Return `times` copies of each row of `x` (N, D), in the order `order` (N * times,). Row j of the result is row
+    `order[j] // times` of `x`. `order` is a permutation, and `back` its inverse, which the backward uses."""
     found: Tensor = _Rows.apply(x, order, back, times)  # type: ignore[no-untyped-call]
     return found
 

@@ -173,10 +173,9 @@ def auroc(yes: Tensor, no: Tensor) -> Tensor:
 
 
 def average_precision(yes: Tensor, no: Tensor) -> Tensor:
-    """Return the average precision. For each positive, take the share of positives among the items that score at least
-    as high; the result is the mean of these shares. `yes`, `no`: number of positives and of negatives at each distinct
-    score, in ascending order of the scores.
-    """
+    """Return the average precision: the mean, over the positives, of the share of positives among the items that score
+    at least as high. `yes`, `no`: number of positives and of negatives at each distinct score, in ascending order of
+    the scores."""
     found, all_found = yes.flip(0).cumsum(0), (yes + no).flip(0).cumsum(0)
     return (yes.flip(0) * found / all_found).sum() / yes.sum()
 

@@ -117,9 +117,9 @@ class LowRank(Adapter):
         return linear_weight() if parameter == A else start("zeros")
 
     def cut(self, weight: ParameterCut) -> LayerCut | str:
-        """Return how the ranks of the axis `tensor` divide the adapter. If they cannot, return the reason as text.
-        `weight`: how they divide the adapted weight. If its columns are divided, A is divided in the same way; if its
-        rows are divided, B is. The other matrix is not divided, and its gradient is summed over the ranks."""
+        """Return how the ranks of the axis `tensor` divide the adapter, or as text why they cannot. `weight`: how they
+        divide the adapted weight. If they divide its columns, they divide those of A; if its rows, those of B. The
+        other matrix is whole on each rank, and its gradient is summed over the ranks."""
         if weight.dim == 1:
             return LayerCut("rows", {A: ParameterCut(1, weight.pieces)}, (B, MAGNITUDE) if self.has_magnitude else (B,))
         ends = [*accumulate(weight.pieces, initial=0)]

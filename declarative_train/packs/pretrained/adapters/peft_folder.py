@@ -33,8 +33,8 @@ _NOT_BUILT = {  # key of the config -> function: whether this value is unsupport
 
 
 class Slice(NamedTuple):
-    """Rows `first` up to `last` of a linear map in dtrain. In the model that PEFT adapted, they are a linear map of
-    their own, `module`."""
+    """Rows `first` to `last` (exclusive) of a linear map in dtrain. In the model that PEFT adapted, these rows are a
+    separate linear map, named `module`."""
 
     module: str
     first: int
@@ -59,10 +59,10 @@ class PeftFolder:
         return [each for each in slices if f"{each.module}.{A}" in self.shapes]
 
     def adapter_of(self, slices: Sequence[Slice], kind: str, make: Callable[..., T], dropout: float) -> T | None:
-        """Return the adapter of one linear map of dtrain. `slices`: its parts, which are separate linear maps in the
-        model that PEFT adapted. Return None if the folder has no adapter for any of them. `make`: function that creates
-        the adapter from the folder's settings. `kind`: the adapter's type in the recipe, `lora` or `dora`. Raises
-        PublishedError if the folder's adapters have another type, or if the parts differ in rank or alpha."""
+        """Return the adapter of one linear map of dtrain, or None if the folder has none for it. `slices`: the parts of
+        this map that are separate linear maps in the model that PEFT adapted. `kind`: the adapter's type in the recipe,
+        `lora` or `dora`. `make`: function that creates the adapter from the folder's settings. Raises PublishedError if
+        the folder's adapters have another type, or if the parts differ in rank or alpha."""
         present = self.find_adapted(slices)
         if not present:
             return None

@@ -49,7 +49,7 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """Headers of the tensors in files, by name. The object is cached until the files change."""
+    """Headers of the tensors in the files of a model, by name. The object is cached until the files change."""
 
     tensors: Mapping[str, Header]
 

@@ -1,5 +1,5 @@
-"""Command `dtrain data index RECIPE`: prepare the tokens of the texts in the cache, so that the first run need not do
-it."""
+"""Command `dtrain data index RECIPE`: tokenize the texts of a recipe and store the tokens in the cache, so that the
+first run need not do it."""
 
 from __future__ import annotations
 
