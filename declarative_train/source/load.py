@@ -153,9 +153,9 @@ class _Loading:
         return _FileTree(expanded, self._bases(expanded, file.path, (*stack, os.path.realpath(file.path))))
 
     def _bases(self, root: Mapping, path: str, stack: tuple[str, ...]) -> Mapping | None:
-        """Return the merged files that the key `extends` of a file names, from left to right. None if none of them can
-        be read. `root`: the keys of the file. `path`: its path. `stack`: real paths from the recipe to this file; each
-        file extends the next."""
+        """Merge the files that the key `extends` of a file names, from left to right, and return the result. Return
+        None if none of them can be read. `root`: the keys of the file. `path`: its path. `stack`: real paths from the
+        recipe to this file; each file extends the next."""
         merged: Mapping | None = None
         for name in self._names(root):
             typed = str(name.value)

@@ -169,8 +169,8 @@ def _make_program(
 
 
 def _place(trained: Trained, to: str, folder: str | os.PathLike[str] | None, mark: str = MARK) -> Path:
-    """Return the folder to write to: `folder`, by default `export-FORMAT` in the run's folder. It may be missing,
-    empty, or an earlier export, which the file `mark` in it shows. Raises UsageError for a folder with other files."""
+    """Return the folder to write to: `folder`, by default `export-FORMAT` in the run's folder. Raises UsageError if it
+    exists and is not empty, unless it is an earlier export, which has the file `mark`."""
     if folder is None and trained.run_dir is None:
         raise UsageError("there is no folder of a run to write to; help: -o FOLDER")
     place = Path(folder) if folder is not None else Path(str(trained.run_dir)) / f"export-{to}"

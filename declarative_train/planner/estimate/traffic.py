@@ -197,8 +197,9 @@ def tensor_sums(part: DevicePart, model: ModelFacts, placement: Placement, machi
 
 
 def key_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the exchanges of attention between the ranks of the axis `context`, which divide positions. The ranks
-    exchange keys and values, and the gradients of these. Forward and backward of all microbatches are included."""
+    """Return the transfers between the ranks of the axis `context`, which divide the positions of a sequence. For
+    attention these ranks exchange keys and values, and the gradients of both. Forward and backward of all microbatches
+    are included."""
     found = [model.sums[name] for name in part.nodes if name in model.sums]
     elements = [each for sums in found for each in (*sums.keys, *sums.keys_back)]
     return _exchanges("keys and values", elements, placement.positions, model, placement, machine)
