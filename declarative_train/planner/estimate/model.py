@@ -127,8 +127,7 @@ class ModelFacts:
         return made
 
     def _set_kernels(self, kernels: Mapping[str, NodeKernels]) -> None:
-        """Set the kernels of all nodes. Add a kernel to a node for each collective that runs inside it (`self.sums`).
-        """
+        """Set the kernels of all nodes. Add a kernel to a node for each collective inside it (`self.sums`)."""
         self._kernels.update(kernels)
         width, inner = COMPUTE_BYTES[self.precision], self.num_tensor_ranks * self.num_context_ranks
         for node, sums in self.sums.items():
