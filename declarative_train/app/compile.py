@@ -68,9 +68,8 @@ def compile_recipe(args: argparse.Namespace, *, plugins: bool) -> CompileResult:
 
 
 def report(compiled: CompileResult) -> None:
-    """Print on standard error: that the file is a fragment, if it is one; the diagnostics of a recipe, except those
-    that comments in the recipe ignore; and `compiled.note`.
-    """
+    """Print the diagnostics of a recipe on standard error, except those that comments in the recipe ignore. Also print
+    that the file is a fragment, if it is one, and `compiled.note`."""
     if (is_part := fragment_in_words(compiled.loaded)) is not None:
         print(f"dtrain: {is_part}", file=sys.stderr)
     if left := without_ignored(compiled):

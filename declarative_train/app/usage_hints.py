@@ -53,9 +53,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None:
-    """Return a hint if the first of `words` that is not an option is not a command either, or if `-v` or `-V` is given
-    instead of `--version`; otherwise None. `words`: the arguments. `commands`: the names of the commands.
-    """
+    """Return a hint on a wrong command, or on `-v` or `-V` given instead of `--version`; otherwise None. The command is
+    the first of `words` that is not an option. `words`: the arguments. `commands`: the names of the commands."""
     first = next((word for word in words if not word.startswith("-")), None)
     if first is None or first in commands:
         return "`dtrain --version`" if words[:1] in (["-v"], ["-V"]) else None

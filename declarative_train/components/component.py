@@ -255,8 +255,8 @@ class Loss(Component, ABC):
         return False
 
     def tally(self, targets: "np.ndarray", input: TensorSpec) -> "np.ndarray":
-        """Return int64 counts of these targets (N, ...), from which `balance` computes weights. Counts of several
-        chunks can be added. Raises ValueError, with a message for the user, for a target that the loss does not
+        """Return int64 counts of the target values (N, ...), from which `balance` computes class weights. Counts of
+        several chunks can be added. Raises ValueError, with a message for the user, for a target that the loss does not
         accept."""
         raise TypeError(f"`{self.type}` has nothing to balance")
 
@@ -435,6 +435,6 @@ class Init(Component, ABC):
         `draws.first_row`: index in the parameter of the first row of `tensor`."""
 
     def whole(self, seed: int, path: str) -> "torch.Tensor":
-        """Return the start values of the whole parameter. `seed`: seed of the run. `path`: path of the layer in the
-        model. Call it only for an init with `of_layer`, and not for the layer of a plugin."""
+        """Return the start values of the whole parameter, as the layer's code sets them. Call it only for an init with
+        `of_layer`, and not for a plugin's layer. `seed`: seed of the run. `path`: path of the layer in the model."""
         raise NotImplementedError

@@ -47,9 +47,9 @@ class Use(NamedTuple):
         return any(self.graded.values()) or any(each.is_trained for each in self.weights)
 
     def each_matrix_for(self, spec: TensorSpec) -> list[Product]:
-        """Return one matrix product for each parameter (out, *rest) of the layer that has two or more dimensions. The
-        product has 2 * prod(rest) operations per element of `spec`. `spec`: for a linear map or convolution, its
-        output; for a transposed convolution, its input."""
+        """Return one matrix product for each parameter (out, *rest) of the layer with two or more dimensions. Per
+        element of `spec`, it has 2 * prod(rest) operations. `spec`: the output of a linear map or convolution; the
+        input of a transposed convolution."""
         sides = int(any(self.graded.values()))
         return [
             Product(2 * spec.num_elements * prod(each.shape[1:]), sides + each.is_trained) for each in self.matrices

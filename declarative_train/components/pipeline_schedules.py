@@ -89,9 +89,9 @@ class PipelineSchedule:
         return (num_ranks - 1) * both / num_chunks
 
     def most_in_flight(self, rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> int:
-        """Return how many results of the forward a rank stores at one time, at most. A result is stored until its
-        backward has run or, if the backward is split, until the gradients of weights are computed. A microbatch has one
-        result in each of the `num_chunks` stages of the rank."""
+        """Return the largest number of results of the forward that a rank stores at one time. A microbatch has one
+        result in each of the rank's `num_chunks` stages. The result is stored until its backward has run or, if the
+        backward is split, until the gradients of weights are computed."""
         in_a_round = num_microbatches // max(1, num_microbatches // num_ranks)
         most = {
             "all": num_chunks * num_microbatches,

@@ -147,11 +147,11 @@ def _report_transform(draft: DataDraft, name: str, error: TransformError) -> Non
 def _read_fields(
     draft: DataDraft, main: Table, training: SetRows, columns: Mapping[tuple[str | None, str], tuple[Column, ...]]
 ) -> dict[str, FieldReader]:
-    """Return a dict from field name to the reader of the field, which has the statistics of the training rows.
+    """Return {field name: reader of the field}. The readers have the statistics of the training rows.
 
     Fields whose statistics cannot be computed are reported and left out. `main`: table of the main source. `columns`:
-    dict from (source, field) to the columns of the field; the source is None for the main source, else the name of the
-    set that has this source.
+    {(source, field): columns of the field}. The source is None for the main source, else the name of the set that has
+    this source.
     """
     readers = []
     for name, field in draft.fields.items():
@@ -243,8 +243,8 @@ def _prepare(
 
 
 def _report_skipped(draft: DataDraft, tables: Mapping[str | None, Table], prepared: Mapping[str, PreparedSet]) -> None:
-    """Report the rows that were left out because they are bad, and record them in the training set, which passes them
-    to the log of the run. `tables`: table of each source."""
+    """Report the rows that were skipped because they are bad. Record them in the training set too, so that they get
+    into the log of the run. `tables`: table of each source."""
     for table in tables.values():
         draft.skipped += [Skipped("", place, why) for place, why in table.skipped]
     for each in prepared.values():

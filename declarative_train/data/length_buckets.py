@@ -67,8 +67,8 @@ def levels_of(table: Table, rows: SetRows, parts: Sequence[FieldReader]) -> np.n
 
 
 def count_levels(levels: np.ndarray | None, fields: Iterable[Field]) -> tuple[int, ...]:
-    """Return how many samples each level (index of a length bucket) has; () if no field has buckets. `levels`: the
-    level of each sample; None if no field has buckets."""
+    """Return how many samples are in each length bucket, from the shortest; () if no field has buckets. `levels`: index
+    of the bucket of each sample; None if no field has buckets."""
     if levels is None:
         return ()
     num_levels = max(len(field.buckets) for field in fields)
@@ -128,8 +128,8 @@ class BucketOrder:
         self._window = lru_cache(maxsize=2)(self._arrange)
 
     def positions(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return, for each of these positions of the order with buckets, the position of the same sample in the order
-        without buckets, as int64."""
+        """Convert positions in an epoch's order with length buckets to the positions of the same samples in its order
+        without buckets (int64)."""
         found = positions.copy()
         windows = np.where(positions < self._num_full * self._size, positions // (self._size * _WINDOW), -1)
         for window in np.unique(windows[windows >= 0]).tolist():

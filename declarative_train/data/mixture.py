@@ -91,8 +91,8 @@ class Schedule:
         self._ways = dict(_ways(self._root, ()))
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return two int64 arrays with one entry for each position: the index of its source, and how many earlier
-        positions have the same source."""
+        """Return (source, turn) for each position, as int64 arrays. `source`: index of the source that gives the
+        sample. `turn`: how many earlier positions have the same source."""
         positions = np.asarray(positions, np.int64)
         source, turn = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
         waiting = [(self._root, positions, np.arange(len(positions)))]
@@ -140,8 +140,8 @@ class MixturePositions:
     places: np.ndarray
 
     def pieces(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Group the N positions by source and pass: yield (source, pass, indices of its positions). The passes of a
-        source ascend."""
+        """Group the N positions by source and by pass over the source. Yield (source, pass, indices of the group's
+        positions among the N), sorted by source and pass."""
         for source in np.unique(self.sources).tolist():
             mine = np.flatnonzero(self.sources == source)
             for number in np.unique(self.passes[mine]).tolist():

@@ -122,9 +122,9 @@ class _Failure:
 class Prefetcher(Generic[K, T]):
     """Results of `make(name)` for each of `names`, computed ahead in that order by threads of this process.
 
-    A thread begins a result only if all results in memory then have a total size of at most `room`. `size_of(name)` is
-    the size of one result. In two cases a thread begins the next result although it exceeds `room`: `get` waits for a
-    result that no thread has begun, or `get` has already returned every result in memory.
+    The results in memory have a total size of at most `room`; `size_of(name)` is the size of one. The total may be
+    larger in two cases: `get` waits for a result that no thread has begun, or it has already returned every result in
+    memory.
     """
 
     def __init__(

@@ -162,7 +162,8 @@ class PreparedSet:
             raise BadSampleError(part, row, error.cause) from error
 
     def read_columns(self, samples: np.ndarray) -> dict[str, LazyValues]:
-        """Return a dict from lazy field to the content of its columns, for these samples. Raises SourceError."""
+        """Return {lazy field: content of its columns} for `samples`, which are indices in the set. Raises SourceError.
+        """
         lazy = self.lazy
         read = self.table.read(column_names(lazy), self.rows.at(samples))
         return {part.name: LazyValues.of(part.field, part.columns, read) for part in lazy}

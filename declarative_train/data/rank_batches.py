@@ -249,8 +249,8 @@ class TrainingBatches:
             step += sum(run.count for run in runs)
 
     def _full_steps(self, step: int, most: int) -> list[_Run]:
-        """Return consecutive steps with full batches, from `step` on, as one `_Run` per epoch. These are `most` steps,
-        or all steps before the next smaller batch (the last one of an epoch) if they are fewer."""
+        """Return at most `most` full batches from `step` on, as one `_Run` per epoch. They end before the next smaller
+        batch, which is the last one of an epoch."""
         batch = self._batch
         num_full = self._set.num_samples // batch.global_batch_size
         runs: list[_Run] = []

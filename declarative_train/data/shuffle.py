@@ -162,11 +162,10 @@ class RolledOrder:
         return self._turns_of_run(slot, begin, np.minimum(size, self.num_samples - begin))
 
     def places_of_run(self, slot: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """Return the index into the block layout of each of N samples. The arguments are arrays (N,).
+        """Return the index in the block layout of each of N samples. The arguments and the result are arrays (N,).
 
-        Each sample is found as follows: take the `length` positions of the sequence from position `begin` on, and sort
-        them by stream. The sample is the one at index `slot` of the sorted positions. (The top of this file explains
-        block layout, sequence and stream.)
+        `begin`, `length`: a range of positions of the sequence. `slot`: index of the sample in this range after its
+        positions are sorted by stream. (The top of this file explains block layout, sequence and stream.)
         """
         streams, turns = self._turns_of_run(slot, begin, length)
         return np.asarray(self.stretches[streams] + turns)
@@ -183,8 +182,8 @@ class RolledOrder:
         return streams, turn + slot - before
 
     def sequence_position(self, stream: np.ndarray, turn: np.ndarray) -> np.ndarray:
-        """Return the position in the sequence (see the top of this file) of the sample with index `turn` in a stream.
-        In the epoch, its position differs: the samples of each batch are sorted by stream."""
+        """Return the position in the sequence of the sample with index `turn` in the stream `stream` (see the top of
+        this file). Its position in the epoch is another one, because the samples of each batch are sorted by stream."""
         return np.asarray(turn * self.num_streams + stream)
 
     def _epoch(self, epoch: int) -> EpochLayout:

@@ -151,8 +151,8 @@ class WindowsAhead:
         return samples.reshape(-1), self._gather_tensors(index.reshape(-1), apart)
 
     def at(self, epoch: int, places: np.ndarray) -> Taken:
-        """Return the samples at `places` of an epoch, which are indices into its block layout (data/shuffle.py): their
-        indices in the set, and a dict from field name to tensor."""
+        """Return (indices in the set, {field: tensor}) of samples of an epoch. `places`: indices of the samples in the
+        epoch's block layout (data/shuffle.py)."""
         layout = self._order.epoch(epoch)
         runs, numbers = Runs.of(places).cut(layout.cuts[:-1])
         samples, index = np.zeros((2, len(places)), np.int64)
@@ -224,8 +224,8 @@ class WindowsAhead:
 
 
 def gather_mixture(samples: SampleSet, order: MixedOrder, epoch: int, positions: np.ndarray) -> Taken:
-    """Return the samples at these positions of an epoch, from a mixture that is in memory or read row by row. The
-    result has a number for each sample (`MixedOrder.numbers`), and a dict from field name to tensor.
+    """Return (number of each sample, {field: tensor}) for the samples at `positions` of an epoch. The mixture is in
+    memory, or read row by row. `MixedOrder.numbers` explains the numbers.
 
     If an epoch uses an image twice, its random transforms differ, because they depend on the pass over the source.
     Raises DataError.
@@ -372,9 +372,8 @@ class RolledShare:
         return tuple(int(stream) for stream in np.unique(order.turns(positions)[0]))
 
     def _tail(self) -> np.ndarray:
-        """Return the positions of the epoch that this loader process reads in a smaller last batch; an empty array if
-        the last batch is full. These positions are listed because they belong to other streams than those of full
-        batches."""
+        """Return the positions that this loader process reads in the smaller last batch of an epoch; an empty array if
+        the last batch is full."""
         last = self.batch.steps_per_epoch
         is_full = last * self.batch.global_batch_size <= self.prepared.num_samples
         return np.empty(0, np.int64) if is_full else self.unpadded(last)
@@ -417,9 +416,9 @@ class _PartMaker:
 
 
 def _join(pieces: list[Any]) -> Callable[[int | None, np.ndarray], tuple[np.ndarray, dict[str, torch.Tensor]]]:
-    """Join what the loader processes have read for one step, chunk by chunk. `pieces`: the result of each process.
-    Return a function that `make_batches` calls with (epoch, positions) to get (sample numbers, tensors). The function
-    does not use the values of its arguments, because the samples are read already."""
+    """Return a function that `make_batches` calls with (epoch, positions) to get (sample numbers, tensors). It ignores
+    its arguments, and returns what the loader processes have read for one step, joined chunk by chunk. `pieces`: the
+    result of each process."""
     batches = [unpack_batch(batch) for batch, _ in pieces]
     places = [np.cumsum([0, *sizes]) for _, sizes in pieces]
 

@@ -77,8 +77,8 @@ class Runs(NamedTuple):
 
     @classmethod
     def of(cls, numbers: np.ndarray) -> Runs:
-        """Divide the rows of a batch into runs: ranges of rows that are consecutive in the source of the batch too.
-        `numbers` (N,) int64: index in the source of each row of the batch."""
+        """Divide the rows of a batch into runs: ranges of rows that are consecutive in the source too. `numbers` (N,)
+        int64: index in the source of each row of the batch."""
         places = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(np.diff(numbers) != 1) + 1])
         return cls(places, numbers[places], np.diff(places, append=len(numbers)))
 
@@ -116,7 +116,7 @@ class Runs(NamedTuple):
         return _count_from(self.firsts, self.lengths)
 
     def list_places(self) -> np.ndarray:
-        """Return the index in the batch of each row of the runs."""
+        """Return the index in the batch of every row of every run, in the order of the runs."""
         return _count_from(self.places, self.lengths)
 
     def put(self, found: np.ndarray, rows: np.ndarray) -> None:
@@ -185,8 +185,9 @@ def convert_into(
     parts: Mapping[FieldReader, np.ndarray],
     lazy: Sequence[FieldReader],
 ) -> dict[str, np.ndarray]:
-    """Convert the rows `numbers` of the table, and write the values of each field of `parts` into its array. Return a
-    dict from column to content for the fields `lazy`. Raises BadSampleError and SourceError."""
+    """Convert rows of the table, and write the values of each field into its array in `parts`. `numbers`: the rows.
+    Return {column: content} for the columns of the fields `lazy`, which are not converted. Raises BadSampleError and
+    SourceError."""
     read = read_once(prepared.table, column_names([*parts, *lazy]), numbers)
     for part, out in parts.items():
         with in_row(part, numbers):

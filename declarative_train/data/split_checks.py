@@ -225,8 +225,8 @@ def _sets_without_class(
 
 
 def _name_classes(field: FieldSpec, lacking: list[Any], num_classes: int) -> str:
-    """Return the part of a message that names the missing classes: the first four of them. If there are many classes,
-    it also has the number of missing ones."""
+    """Return the clause of a message that names the missing classes: the first four of them and, if there are many
+    classes, how many are missing."""
     names = [_name_class(field, each) for each in lacking[:4]]
     if num_classes > MOST_CLASSES and len(lacking) > len(names):
         return f"of {len(lacking):,} of the {num_classes:,} classes of `{field.name}`: {', '.join(names)}, ..."

@@ -110,8 +110,8 @@ def _check_sources(sources: tuple[str, ...], splits: Mapping[str, Split]) -> Non
 
 
 def _block_starts(table: Table, rows: SetRows) -> np.ndarray | None:
-    """Return the first row of each block among `rows`, so that a set can get some rows of each block. Return None if
-    this is not possible: the table has no blocks, or `rows` are not a RowShare and not a range from row 0 on."""
+    """Return the index of the first row of each block of `rows`, then the end of the last block. Return None if the
+    table has no blocks, or if `rows` are neither a RowShare nor a range from row 0 on."""
     if isinstance(rows, RowShare):
         return rows.starts
     if table.blocks is None or not isinstance(rows, RowRange) or rows.start:

@@ -89,8 +89,8 @@ class StatisticsCache:
         return found, problems
 
     def check_once(self, parts: Sequence[FieldReader], look: Callable[[], None]) -> None:
-        """Call `look`, a function that checks the values of the fields `parts`, unless the cache shows that a check of
-        the same values succeeded earlier."""
+        """Check the values of the fields `parts` by calling `look`, unless the cache shows that an earlier check of the
+        same values succeeded."""
         place = self._place("looked", parts)
         if load(place) is None:
             look()

@@ -54,7 +54,7 @@ class Alone(Collective):
 
 
 class Ranks(Collective):
-    """Collective of the ranks of a process group. (gloo cannot sum booleans, so they are sent as uint8.)"""
+    """Collective communication between the ranks of a torch process group."""
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
         self.group = group

@@ -177,8 +177,8 @@ def device_of(rank: RankPlan, kind: str, index: int | None = None) -> torch.devi
 
 
 def exact_device(device: torch.device) -> torch.device:
-    """Return the device on which results that were computed on `device` are summed in float64. It is `device` itself,
-    or the CPU for Apple's GPUs, which do not support float64."""
+    """Return the device on which results of `device` are summed in float64: the CPU for `mps`, because Apple's GPUs
+    have no float64; otherwise `device` itself."""
     import torch
 
     return torch.device("cpu") if device.type == "mps" else device

@@ -263,8 +263,8 @@ class Engine:
 
 
 def _make_context(plan: Plan, built: BuiltModel, position: MeshPosition, device: torch.device) -> RankContext:
-    """Return this rank's RankContext. It has process groups for layers that mix samples across ranks. Every rank
-    creates the groups for the layers of all pipeline stages, because all ranks of a group must create it together."""
+    """Return this rank's RankContext, with process groups for layers that mix samples across ranks. Every rank creates
+    the groups for the layers of all pipeline stages, because all ranks of a group must create it together."""
     if plan.layout.is_one_process:
         return RankContext()
     groups = make_process_groups(find_group_spans(plan, built.whole, device), position.data_ranks, make_group)

@@ -107,11 +107,11 @@ class _Walk(Generic[T]):
         self._held, self._measure = held, measure
 
     def nodes(self, graph: Graph, prefix: str, graded: dict[Edge, bool]) -> dict[str, tuple[T, ...]]:
-        """Return a dict from the name of each node of `graph` to the results of `measure` for the layers and
-        expressions in it. `prefix`: path of the block whose graph is `graph`, with a dot at the end.
+        """Return {name of a node: results of `measure` for all layers and expressions in it} for the nodes of `graph`.
+        `prefix`: path of the block whose graph is `graph`, with a dot at the end.
 
-        `graded` says for each edge whether a gradient flows back along it. The caller sets the inputs of `graph`, and
-        this method adds the outputs of all nodes.
+        `graded`: {edge: whether a gradient flows back along it}. The caller sets the inputs of `graph`, and this method
+        adds the outputs of all nodes.
         """
         found: dict[str, tuple[T, ...]] = {}
         known = graph.specs()

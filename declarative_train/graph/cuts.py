@@ -46,8 +46,7 @@ class Cuts:
     parts: dict[str, dict[str, NodeCut]] = field(default_factory=dict)
 
     def with_parts(self) -> Iterator[tuple[str, NodeCut]]:
-        """Yield (path, division) for each layer with parameters. For a library's model, also yield (path, division) for
-        each of its divided submodules."""
+        """Yield (path, division) of each layer with parameters, and of each divided submodule of a library's model."""
         for path, node in self.nodes.items():
             yield path, node
             yield from ((f"{path}.{name}", part) for name, part in self.parts.get(path, {}).items())
@@ -100,9 +99,8 @@ class DivisionInput:
 
 
 def derive_cuts(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -> Cuts:
-    """Return the division of a model's layers and parameters. `heads`: dict from the name of an output of the graph to
-    the way in which the ranks may divide the linear layer that computes it; other linear layers at the end of the graph
-    stay undivided."""
+    """Return how the ranks divide the layers and parameters of a model. `heads`: {output of the graph: how the linear
+    layer that computes it may be divided}; other linear layers at the end of the graph stay whole."""
     found = _derive(graph, given, heads)
     apart = {
         name: f"it is tied to {other}, which is divided in another way"
@@ -218,8 +216,8 @@ class _Deriver:
             return {node.name: str(refusal)}
 
     def _divide_as(self, node: Node, kind: CutKind) -> LayerCut | str | None:
-        """Return the division of a layer in one way, which `kind` names. Return a text with the reason if the layer
-        could be divided in this way, but must stay undivided. Return None if this way does not exist for the layer."""
+        """Return the division of a layer in the way `kind`. Return the reason, as text, if the layer could be divided
+        in this way, but must stay whole. Return None if it cannot be divided in this way."""
         layer, specs = self._layer(node)
         cut = layer.cut(kind, specs, self._given.size)
         if not isinstance(cut, LayerCut):
@@ -235,9 +233,9 @@ class _Deriver:
         return cut
 
     def _explain_broken_blocks(self, name: str, cut: ParameterCut | None) -> str:
-        """Return the reason why a weight cannot be divided as `cut` says; "" if it can. The reason is that a frozen
-        weight is stored in blocks (key `storage`), and that the division would split a block. `name`: name of the
-        weight. `cut`: None if the weight is not divided."""
+        """Return why a weight cannot be divided as `cut` says; "" if it can. The only reason: a frozen weight is stored
+        in blocks (key `storage`), and the division would split a block. `name`: name of the weight. `cut`: None if the
+        weight is not divided."""
         storage, size = self._given.storages.get(name, "bf16"), self._given.size
         if cut is None or cut.dim == 0 or storage == "bf16" or sum(cut.pieces) // size % BLOCK == 0:
             return ""

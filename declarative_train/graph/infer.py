@@ -141,8 +141,8 @@ class Inference:
         model: Scope | None = None,
     ) -> None:
         """Set up an inference. `precision`: precision of the training, for messages. `probes`: cache of the results of
-        layers. `rules`: the parameter rules, some of which add adapters to layers. `model`: the scope of the whole
-        model, which is needed to find names in folders of published adapters."""
+        running layers. `observer`: evaluates nodes on sample rows. `rules`: parameter rules, which may add adapters to
+        layers. `model`: scope of the whole model, needed for adapters that are read from a folder."""
         self._observer = observer or Observer(None)
         self.diagnostics: list[Diagnostic] = []
         self.parameters: dict[str, tuple[int, ...]] = {}

@@ -54,9 +54,9 @@ def _read(nodes: Iterable[Node]) -> set[Edge]:
 
 
 def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Edge], made: Mapping[str, Edge]) -> Graph:
-    """Return a graph that consists of `nodes` and has these `outputs`. Its inputs are all values that it reads: fields,
-    and values that were computed from fields alone before. `made`: dict from the name of such a computed value to the
-    edge of `graph` that computes it."""
+    """Return the graph that consists of `nodes` and has these `outputs`. Its inputs are the values that it reads:
+    fields, and values in `made`. `made`: {name: edge of `graph`} of values that another graph computes from the fields.
+    """
     read = _read(nodes) | set(outputs.values())
     inputs = {name: spec for name, spec in graph.inputs.items() if name in read}
     inputs |= {name: graph.spec(edge) for name, edge in made.items() if name in read}

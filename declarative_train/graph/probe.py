@@ -294,8 +294,9 @@ def _specs(run: Callable[[int], tuple[torch.Tensor, ...]], names: tuple[str, ...
 
 
 def _spec(small: torch.Tensor, large: torch.Tensor, name: str) -> TensorSpec:
-    """Return the spec of one output. `small`, `large`: this output in the runs with the two batch sizes. `name`: its
-    name. Raises BatchMovedError."""
+    """Return the spec of one output of a layer that was run with two batch sizes. `small`, `large`: the output in these
+    two runs. `name`: its name. Raises BatchMovedError if dimension 0 is not the batch, or another dimension depends on
+    the batch size."""
     shapes = (tuple(small.shape), tuple(large.shape))
     which = "" if name == "output" else f"`{name}`: "
     if any(not shape or shape[0] != size for shape, size in zip(shapes, BATCH_SIZES, strict=True)):

@@ -79,9 +79,9 @@ def _find_matches(columns: np.ndarray, target: np.ndarray, *, is_class: bool) ->
 
 
 def _is_renamed(column: np.ndarray, classes: np.ndarray) -> bool:
-    """Return whether a column only renames the classes of a target: each class has exactly one value in the column, and
-    no two classes have the same. `classes`: class of each row, numbered 0, 1, ... without a gap. Return False if there
-    is only one class, or more than _MOST_CLASSES."""
+    """Return whether a column only renames the classes of a target: one value of the column for each class, and no two
+    classes with the same. Return False if there is only one class, or more than _MOST_CLASSES. `classes`: class of each
+    row, numbered 0, 1, ... without a gap."""
     count = int(classes.max()) + 1
     if not 1 < count <= _MOST_CLASSES:
         return False

@@ -73,8 +73,8 @@ class Input:
 
 
 def slices(num_rows: int, size: int) -> Pieces:
-    """Yield pieces of at most `size` rows for a table of `num_rows` rows. Their `where` is None, because `start` and
-    `num_rows` are enough to find the rows."""
+    """Yield the pieces of an input of `num_rows` rows: ranges of at most `size` rows. Their `where` is None, because
+    `start` and `num_rows` are enough to find the rows."""
     return (Piece(start, min(size, num_rows - start), None) for start in range(0, num_rows, size))
 
 

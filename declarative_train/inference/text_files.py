@@ -38,7 +38,8 @@ _BLOCK_BYTES = 4 << 20
 
 
 class _LineRange(NamedTuple):
-    """Whole lines of a file, as a range of bytes. `row`: index of the first of these rows in the file."""
+    """Consecutive lines of a file: the `size` bytes from offset `begin` on. `row`: index in the file of the first row
+    in these lines."""
 
     file: str
     row: int
@@ -129,10 +130,10 @@ def _open(file: str) -> IO[bytes]:
 
 
 def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, most: int | None) -> Pieces:
-    """Yield the pieces of a csv file. A piece is a range of bytes as long as the file can be split at line ends. The
-    rest of the file is parsed to find its rows, and its pieces contain the parsed values. `how`: the dialect.
-    `columns`: the columns to parse. `title`: the file's name in messages. `most`: maximum number of rows of a piece
-    that is a range of bytes (None: no limit); pieces with parsed values may have more."""
+    """Yield the pieces of a csv file: ranges of bytes as long as the file can be split at line ends, then pieces with
+    the parsed values of the rest. `how`: the dialect. `columns`: the columns to parse. `title`: the file's name in
+    messages. `most`: maximum number of rows of a range of bytes (None: no limit); pieces with parsed values may have
+    more."""
     row = 0
     if packing(file) is None:
         with _open(file) as stream:

@@ -378,8 +378,8 @@ def _plugins_hint(plan: Plan) -> str:
 
 
 def check_source(trained: Trained, name: str) -> None:
-    """Raise UsageError if the rows of the set `name` come from the source of a plugin, but `trained` was opened without
-    permission to run the code of plugins."""
+    """Raise UsageError if the set `name` has rows from a plugin's source, and `trained` was opened without permission
+    to run the code of plugins."""
     data = trained.plan.data
     source = data.set(name).source or data.source
     if PLUGIN in source and not trained.plugins:

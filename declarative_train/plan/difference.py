@@ -46,8 +46,8 @@ class Change(NamedTuple):
 
 
 def changes(before: Plan, now: Plan) -> list[Change]:
-    """Return the differences between the plans `before` and `now`. A sentence is, for example, "`training.optimizer.lr`
-    was 0.1 and is 0.2". If all copies of a `repeat` differ in the same way, there is one entry for all of them."""
+    """Return the differences between two plans, each with a sentence such as "`training.optimizer.lr` was 0.1 and is
+    0.2". If all copies of a `repeat` differ in the same way, there is one entry for all of them."""
     was, found = _deciding_values(before, now)
     old, new = _values(before, was), _values(now, found)
     old_entries, new_entries = set(_entries(was)), set(_entries(found))
@@ -110,10 +110,10 @@ def _relative_to(home: str, value: object, key: str = "") -> object:
 
 
 def _values(plan: Plan, of: object) -> dict[str, object]:
-    """Return the values of a plan that decide the numbers of its run, as a dict from dotted path to value. `of`: the
-    same values as nested dicts and lists.
+    """Return `of` as a flat dict from dotted path to value. `of`: the values of the plan that decide the numbers of its
+    run, as nested dicts and lists.
 
-    If the recipe gives the length of the run in epochs, the dict has the number of epochs in place of the number of
+    If the recipe gives the length of the run in epochs, the result has the number of epochs in place of the number of
     steps.
     """
     found = dict(_leaves(of))

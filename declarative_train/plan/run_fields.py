@@ -1,5 +1,4 @@
-"""Statistics of fields (mean, vocabulary, columns) that are taken from earlier runs: from those whose checkpoints
-`model.weights` names.
+"""Statistics of fields (mean, vocabulary, columns) from the earlier runs whose checkpoints `model.weights` names.
 
 A checkpoint contains the plan of its run, which has the statistics of each field.
 """

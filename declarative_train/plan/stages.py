@@ -88,10 +88,11 @@ def _holders(names: Sequence[str], opened: Graph) -> dict[str, None]:
 
 
 def find_shared(parameters: Sequence[ParameterPlan], opened: Graph, stages: Stages) -> tuple[SharedParameter, ...]:
-    """Return the parameters that several stages have, in the order of the model.
+    """Return the parameters that several pipeline stages use, in the order of the model. Tied parameters count as one,
+    with the name of the parameter that they are tied to.
 
-    Tied parameters count as one, with the name of the parameter that they are tied to. `opened`: the model's graph
-    after `open_blocks`. `stages`: names of the nodes of each stage.
+    `opened`: the model's graph after `open_blocks`, so that each node is in one stage. `stages`: names of the nodes of
+    each stage.
     """
     nodes = {node.name: node.name for node in opened.nodes}
     holders = [_holders(names, opened) for names in stages]

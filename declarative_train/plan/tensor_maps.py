@@ -242,11 +242,10 @@ def find_drawn(held: ModelTensors, plan: WeightsPlan, found: Shapes) -> list[str
 
 
 def _missing_heads(below: Shapes, aliases: Iterable[list[str]], tensors: TensorMapPlan, found: Shapes) -> list[str]:
-    """Return the names of the parameters of all output layers that the file lacks completely. An output layer does not
-    count if the file has a tensor for one of its parameters.
+    """Return the parameters of output layers that the file lacks completely: it has no tensor for any parameter of the
+    layer.
 
-    `below`: dict from parameter to shape. `aliases`: for each parameter, the list of all its names. `found`: dict from
-    tensor in the file to shape.
+    `below`: {parameter: shape}. `aliases`: all names of each parameter. `found`: {tensor in the file: shape}.
     """
     held = {name for name in below if any(part.name in found for part in parts_in(tensors, name, found))}
     full = {name.rpartition(".")[0] for name in held}

@@ -106,10 +106,11 @@ def _check_language(root: Tree) -> Diagnostic | None:
 
 
 def select_new(found: Sequence[Diagnostic], known: Sequence[Diagnostic], at: Span) -> list[Diagnostic]:
-    """Return the diagnostics that one value of a sweep causes. These are the ones in `found` that are not in `known`.
+    """Return the diagnostics that one value of a sweep causes: those in `found` that are not in `known`.
 
     `found`: the diagnostics of the recipe with the value; `known`: those of the recipe without it. `at`: the span of
-    the value. If a diagnostic has another span, a reference to `at` is added to it."""
+    the value. If a diagnostic has another span, a reference to `at` is added to it.
+    """
     said = set(known)
     new = [item for item in found if item not in said]
     related = Related(at, "set by a sweep")

@@ -192,13 +192,13 @@ def axes_of_word(word: Scalar) -> Mapping:
 
 
 def _expand_word(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
-    """Return the axes for which `word` is short, such as `{data: {shard: all}}` for `fsdp`. `word`: the value of
-    `parallelism` in the base recipe. `over`: the mapping of axes in a later recipe, which is then merged over the
-    result. If `over` has a data axis of size `all`, the result has no data axes, because only one axis can have this
-    size.
+    """Return the axes for which `word` stands: `fsdp` -> `{data: {shard: all}}`. Return None for `auto` and `dp`, which
+    stand for no axes, and if `path` is not `parallelism`.
 
-    Return None if `path` is not `parallelism`. Also return None for `auto` and `dp`, which are not short for axes: then
-    `over` replaces the word."""
+    `word`: value of `parallelism` in the base recipe. `over`: the mapping of axes in a later recipe, which is then
+    merged over the result. If `over` has a data axis of size `all`, the result has no data axes, because only one axis
+    can have this size.
+    """
     if path != ("parallelism",) or word.value not in AXES_OF_WORDS:
         return None
     data = over.get("data")

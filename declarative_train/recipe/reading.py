@@ -148,8 +148,8 @@ def _find_home(known: MappingABC[str, type[C]], model: type[C], name: str, near:
 
 
 class _Children:
-    """Reader of the sections and components in a mapping. It reads them before pydantic reads the other values.
-    `names`: the keys whose values it has read. `given`: {key: section or component} for those without errors."""
+    """Reader of the sections and components in a mapping, which are read before pydantic reads the other values.
+    `names`: the keys of those that were read. `given`: {key: section or component} of those without errors."""
 
     def __init__(self) -> None:
         self.given: dict[str, object] = {}
@@ -172,8 +172,8 @@ class _Children:
 
 
 def _find_repeated(names: Sequence) -> Scalar | None:
-    """Return the first item of a list that is equal to an earlier item. None if there is none, or if an item before it
-    is not a text."""
+    """Return the first item of a list that is equal to an earlier item; None if there is none. The search ends at an
+    item that is not a text."""
     seen = set()
     for item in names.items:
         if not isinstance(item, Scalar) or not isinstance(item.value, str):

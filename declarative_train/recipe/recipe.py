@@ -114,8 +114,7 @@ class Recipe(NamedTuple):
 
     @property
     def wires_read(self) -> frozenset[str]:
-        """Names of all values that are used: the fields that the model reads, and the fields, nodes and outputs that
-        losses and metrics have as input, target or mask.
+        """Names of the fields that the model reads, and of the fields, nodes and outputs that losses and metrics read.
         """
         terms = (*self.objective.losses.values(), *self.objective.metrics.values())
         named = (getattr(term, key) for term in terms for key in ("input", "target", "mask"))

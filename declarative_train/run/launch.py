@@ -117,7 +117,7 @@ def check_seat(plan: Plan, seat: Seat | None) -> None:
 
 
 def exit_late(job: RankJob, context: FailureContext, watch: StopRequest) -> NoReturn:
-    """Exit this process, because no step ended in time after a request to stop."""
+    """Exit this process without a checkpoint, because a step or a save did not end in time after a request to stop."""
     exit_unsaved(job, late_reason(), loses=context.has_stepped, number=watch.number)
 
 

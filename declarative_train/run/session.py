@@ -68,7 +68,7 @@ class Session:
         return self.num_nodes if least is None or self._recompile is None else least
 
     def is_misfit(self, num_nodes: int) -> bool:
-        """Return whether a compilation has already shown that the recipe has no plan for this number of nodes."""
+        """Return whether the recipe was already compiled for this number of nodes, and no plan was found."""
         return num_nodes in self._plans and self._plans[num_nodes] is None
 
     def fit(self, num_nodes: int) -> int | None:
@@ -121,9 +121,8 @@ class Session:
         return self.plan.layout.device in ("cpu", "mps")
 
     def adopt(self, run_dir: str) -> None:
-        """Continue the run in the folder `run_dir`, if this session has not begun a run yet. This is needed if the
-        agent of node 0 was restarted. The agents of other nodes then report the folder of the run in which they took
-        part."""
+        """Make this session continue the run in the folder `run_dir`, unless it has begun a run. After a restart of
+        node 0's agent, the agents of other nodes report the folder of the run."""
         if self.run_dir is None:
             self._resume, self._folder = "auto", Path(run_dir)
 

@@ -102,9 +102,9 @@ class StopRequest:
         threading.Thread(target=self._watch, args=(self._read,), name="signals", daemon=True).start()
 
     def finish(self) -> None:
-        """Report that the work of this process is done: from now on a signal does not make it stop. There is one
-        exception. If a signal arrives and another rank has exited, this process exits at once with code 0. Otherwise
-        the launcher would wait half a minute for it."""
+        """Record that the work of this process is done: from now on a signal does not stop it. But if another rank has
+        exited, a signal ends this process at once with code 0; otherwise the launcher would wait half a minute for it.
+        """
         self._is_finished = True
 
     def restore(self) -> None:
@@ -188,8 +188,8 @@ def code_without_save(loses: bool, number: int | None) -> int:
 
 
 def late_reason() -> str:
-    """Return the part of a message that says why steps were lost: which time limit ended before a checkpoint was
-    saved."""
+    """Return the clause of a message that names the exceeded time limit: that of the save in progress or, without a
+    save, that of a step."""
     if SAVING.since_s is not None:
         return f"since the checkpoint was not written within {limit_s('DTRAIN_SAVE_S'):g} s (DTRAIN_SAVE_S)"
     return f"since no step finished within {limit_s('DTRAIN_GRACE_S'):g} s (DTRAIN_GRACE_S)"

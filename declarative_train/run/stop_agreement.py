@@ -33,9 +33,11 @@ class StopAgreement:
 
     def check(self, exchange: Exchange, *, is_due: bool) -> Reason | None:
         """Return the reason to stop after this step, or None. All ranks must call this after each step, and all get the
-        same result. Several ranks agree only after some of the steps. `exchange`: function that sums numbers over the
-        ranks, together with the losses. `is_due`: the run logs after this step and sums the losses anyway, so the ranks
-        agree now."""
+        same result. Several ranks exchange their reasons only after some steps, and after each step with `is_due`.
+
+        `exchange`: function that sums numbers over the ranks, together with the losses. `is_due`: the run logs after
+        this step, so it sums the losses anyway.
+        """
         if self._num_ranks == 1:
             if self._asked() or self._max_time_s is not None:
                 self.reason = self._mine(time.monotonic())

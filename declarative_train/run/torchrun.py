@@ -143,9 +143,9 @@ def _exit_late(context: FailureContext, watch: StopRequest) -> None:
 
 
 def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
-    """Print which ranks do not answer. The ranks that waited for them have written failure reports. Of these ranks,
-    only the lowest prints. If the machines do not share the folder of the reports, none prints. `hosts`: the machine of
-    each rank."""
+    """Print which ranks do not answer, according to the failure reports of the ranks that waited for them. Only the
+    lowest of the reporting ranks prints. None prints if the machines do not share the folder of the reports. `hosts`:
+    the machine of each rank."""
     failures = read_failures(job.failures_dir)
     is_shared = len(set(hosts)) == 1 or (job.plan.checkpoint is not None and job.place.elsewhere is None)
     if is_shared and failures and rank == min(failure.rank for failure in failures):

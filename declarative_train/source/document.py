@@ -59,6 +59,6 @@ class Document(NamedTuple):
         return find(self.root, path)
 
     def texts(self) -> MappingABC[str, str]:
-        """Return {path: text} of all files. A `--set` option also has an entry, because spans give the option as the
-        path: {option: option}."""
+        """Return {path: text} of all files. Each `--set` option is an entry too, {option: option}, because spans use
+        the option as their path."""
         return {file.path: file.text for file in self.files} | {option: option for option in self.overrides}

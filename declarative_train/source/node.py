@@ -150,9 +150,8 @@ def find(root: Node, path: Path) -> Node | None:
 
 
 def scalars(node: Node, *, plain: bool = True) -> Iterator[Scalar]:
-    """Yield every scalar in a node, nested ones included, in the order of the text. If the node is a scalar, yield only
-    the node. `plain=False`: leave out lists and mappings that are marked `is_plain`, for callers that search for a null
-    or a template."""
+    """Yield every scalar in a node, nested ones included, in the order of the text; if the node is a scalar, the node
+    itself. `plain=False`: skip lists and mappings marked `is_plain`, which contain no null and no template."""
     waiting = [node]
     while waiting:
         each = waiting.pop()

@@ -54,8 +54,7 @@ def with_tried_fixes(
     full: Lint | None,
     asked: Collection[Diagnostic] | None = None,
 ) -> list[Diagnostic]:
-    """Search fixes for a few of the diagnostics by trying edits. Return all diagnostics; those for which an edit helped
-    have it as their fix.
+    """Return the diagnostics, some of them with a fix that was found by trying edits.
 
     `static`: function that lints edited texts without the data. `full`: function that lints them with all checks, or
     None to use only `static`. `asked`: the diagnostics for which fixes are searched, at most MOST_DIAGNOSTICS of them;

@@ -29,8 +29,8 @@ def table(
 ) -> str:
     """Return rows as an aligned text below a header. Columns whose index is in `right` are aligned to the right.
 
-    If the table is wider than `width`, lines are broken step by step until it fits: first the header after `/`, then
-    the cells of the widest columns between words, then words longer than `longest_word`, last the header between words.
+    A table wider than `width` is narrowed by line breaks, in this order until it fits: after `/` in the header, between
+    words in the widest columns, within words longer than `longest_word`, between words of the header.
     """
     columns = list(zip(header, *rows, strict=True))
     widths, words = [max(map(len, column)) for column in columns], [0] * len(columns)

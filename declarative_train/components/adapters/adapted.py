@@ -1,7 +1,8 @@
 """Layer with adapters (LoRA) on its linear maps. A graph treats it like any other layer.
 
-In the plan, the data of such a layer have an additional key `adapters`: the adapter of each linear map, by the path of
-the map in the layer's module ("" if the module itself is the linear map)."""
+In the plan, the data of such a layer have an additional key `adapters`: {path of a linear map in the layer's module:
+its adapter}. The path is "" if the module itself is the linear map.
+"""
 
 from __future__ import annotations
 

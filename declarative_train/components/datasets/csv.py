@@ -348,8 +348,7 @@ def _retry_after_signal(read: Callable[[], pa.Table]) -> pa.Table:
 
 
 def _without_bytes(table: Table) -> Table:
-    """Return the table without its columns of bytes. In a CSV file these are texts that are not UTF-8. (In other
-    sources, a column of bytes has files.)"""
+    """Remove the columns of bytes from the table (in a CSV file, texts that are not UTF-8), and return the table."""
     lost = {name: _explain_bytes(table, name) for name, column in table.columns.items() if column.dtype == "bytes"}
     table.columns = {name: column for name, column in table.columns.items() if name not in lost}
     table.left_out = {**table.left_out, **lost}

@@ -95,8 +95,7 @@ def _find_blank_lines(content: Any) -> list[tuple[int, str]]:
 
 def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
     """Return the message `error` of pyarrow with line numbers in place of its row numbers. The two differ because
-    pyarrow does not count all lines. `gone`: the lines that it does not count, as pairs (line, counted from 0;
-    reason)."""
+    pyarrow does not count the lines in `gone`: pairs (line from 0, reason)."""
 
     def line_of(found: re.Match[str]) -> str:
         row = int(found[1])

@@ -21,8 +21,8 @@ Wrong = Callable[[int, str], Exception]
 
 
 def keys_of(value: Any) -> ColumnKeys | str:
-    """Return the dtype and shape (`ColumnKeys`) of a column for values like `value`. If no column can hold `value`,
-    return words for it, for a message."""
+    """Return the dtype and shape (`ColumnKeys`) of a column that can hold `value`. If there is none, return a
+    description of `value` for a message."""
     for dtype, is_one in _SINGLE.items():
         if value is not None and is_one(value):
             return ColumnKeys.model_validate({"dtype": dtype})

@@ -24,8 +24,8 @@ _BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
 
 def result_spec(expression: Expression, edges: Mapping[str, TensorSpec], shape: tuple[int, ...]) -> TensorSpec:
-    """Return the TensorSpec of the result of an expression. Its dtype and range are computed here. `edges`: spec of
-    each name in the expression. `shape`: the shape of the result, per sample."""
+    """Return the TensorSpec of the result of an expression: the given `shape` (per sample), with the dtype and the
+    range that follow from the operands. `edges`: spec of each name in the expression."""
     dtype, known = _infer(expression.root, edges)
     return with_known(TensorSpec(shape, cast(DType, dtype)), known)
 

@@ -80,9 +80,8 @@ def _explain_index(index: Any, tensor: torch.Tensor, said: str) -> str | None:
 
 
 def _explain_dims(operation: Operation, rank: int) -> str | None:
-    """Return the message for an operation with a `dim` that does not exist, or with an order of dimensions (`permute`)
-    that does not name all of them. Return None for other mistakes. `rank`: number of dimensions of the operand, with
-    the batch."""
+    """Return the message for a `dim` that does not exist, or for a `permute` that does not name all dimensions. Return
+    None for other mistakes. `rank`: number of dimensions of the operand, with the batch."""
     ranks = rank + (operation.name in ADDS_A_DIMENSION)
     function = FUNCTIONS.get(operation.name) or OPERATORS[operation.name]
     for parameter in function.parameters:

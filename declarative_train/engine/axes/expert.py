@@ -70,10 +70,13 @@ def replicate_all_but_experts(
 
 
 def sync_experts(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
-    """Return a GradientSync like `sync`, but with other functions `reduce` and `norm`. `sync` averages the gradients of
-    experts only over the copies of each expert; they include the rows of all ranks of the `expert` axis. So `reduce`
-    also divides them by the number of these ranks. `norm` includes the experts of all these ranks, and counts every
-    other parameter once. `built`: this rank's part of the model. `position`: this rank's position on the mesh."""
+    """Return `sync` with other functions `reduce` and `norm`, for a model whose experts are divided over the `expert`
+    axis.
+
+    `reduce` also divides the gradients of experts by the number of ranks of this axis, because they include the rows of
+    all these ranks. `norm` includes the experts of all these ranks, and counts every other parameter once. `built`:
+    this rank's part of the model. `position`: this rank's position on the mesh.
+    """
     group = position.expert
     assert group is not None
 

@@ -276,9 +276,9 @@ def bind_stages(plan: Plan, built: BuiltModel, runner: StepRunner) -> list[Stage
 
 
 def keep_parameters(module: nn.Module) -> None:
-    """Make `module.parameters()` return, also in later calls, the parameters that the module has now. Schedules that
-    split the backward call `parameters()` to find the tensors that need gradients. In a step, half-precision copies
-    replace the parameters in the module (`step/precision.py`), but the gradients accumulate in the parameters."""
+    """Make `module.parameters()` always return the present parameters, even while half-precision copies replace them in
+    the module during a step (`step/precision.py`). Pipeline schedules that split the backward call it to find the
+    tensors that need gradients."""
     found = list(module.parameters())
     module.parameters = lambda recurse=True: iter(found)  # type: ignore[method-assign]
 

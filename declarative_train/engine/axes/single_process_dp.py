@@ -73,8 +73,8 @@ class Replicas:
     def __init__(
         self, model: nn.Module, devices: Sequence[torch.device], microbatch_size: int, dtype: torch.dtype | None = None
     ) -> None:
-        """Create a replica on each device. `microbatch_size`: maximum number of rows of a replica in a forward.
-        `dtype`: dtype in which the replicas on further CUDA devices get the parameters; None: unchanged."""
+        """Create a copy of the model on each device. `microbatch_size`: maximum number of rows of one forward of a
+        copy. `dtype`: dtype of the parameters on CUDA devices after the first; None: unchanged."""
         self._size = microbatch_size
         self._dtype = dtype
         self._devices = list(devices)

@@ -93,10 +93,9 @@ def _convert_all(part: nn.Module, ranks: TensorRanks, *, reads: bool, writes: bo
 
 
 def divide_losses(objective: Objective, cuts: Cuts, position: MeshPosition) -> None:
-    """Divide classification losses over the ranks of the `tensor` axis. The input of such a loss is a tensor of scores,
-    and each rank has the scores of some of the classes. Afterwards the loss module on a rank expects only these scores.
-    Other losses are not changed. `cuts`: how the plan divides layers, parameters and outputs over ranks. `position`:
-    this rank's position on the mesh."""
+    """Make classification losses work on divided scores: on each rank of the `tensor` axis, the loss module then
+    expects the scores of this rank's classes only. Losses whose input is not divided are unchanged. `cuts`: how the
+    plan divides layers, parameters and outputs over ranks. `position`: this rank's position on the mesh."""
     for term, module in zip(objective.terms, objective.modules, strict=True):
         if term.input in cuts.outputs:
             module.divide(_tensor_ranks(position))  # type: ignore[operator]

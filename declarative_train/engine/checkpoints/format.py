@@ -107,7 +107,7 @@ class HashingStream(io.RawIOBase):
         return self.size_bytes
 
     def fileno(self) -> int:
-        """Write the collected pieces and return the file descriptor, with which DCP forces the data to the disk."""
+        """Write all collected pieces and return the file descriptor, which DCP passes to `fsync`."""
         self.finish()
         self._stream.flush()
         return int(self._stream.fileno())

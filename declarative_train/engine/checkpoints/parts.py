@@ -52,14 +52,14 @@ def make_tensor_part(tensor: torch.Tensor, cut: RankCut) -> Part:
 def split_off(
     tensors: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut]
 ) -> tuple[dict[str, torch.Tensor], dict[str, Part]]:
-    """Separate the tensors that an axis divides from the others. Return two dicts by name. The first has the tensors
-    that are not in `cuts`; DCP can save them by itself. The second has a Part for each tensor in `cuts`."""
+    """Return two dicts by name: the tensors that are not in `cuts`, which DCP can save itself, and a Part (this rank's
+    blocks) of each tensor in `cuts`. `cuts`: how an axis divides these tensors."""
     plain = {name: tensor for name, tensor in tensors.items() if name not in cuts}
     return plain, {name: make_tensor_part(tensors[name], cut) for name, cut in cuts.items() if name in tensors}
 
 
 class PartSavePlanner(DefaultSavePlanner):
-    """DCP save planner that also writes Parts. A Part contains this rank's blocks of a tensor that an axis divides."""
+    """Save planner of DCP that also writes `parts`: this rank's blocks of each tensor that an axis divides."""
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)

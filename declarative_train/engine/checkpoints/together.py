@@ -96,9 +96,9 @@ ALONE = SavingGroups()
 
 
 def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> SavingGroups:
-    """Return this rank's SavingGroups. All ranks must call this. `background`: a thread saves while training continues,
-    so the ranks that write get a group of their own. `by_rank_0`: if `background` is also True, rank 0 writes the whole
-    checkpoint, and no group for writing is made; if `background` is False, `by_rank_0` has no effect."""
+    """Return this rank's process groups for saving. All ranks must call this. `background`: a thread saves while
+    training continues, so the ranks that write get a group of their own. `by_rank_0`: with `background`, rank 0 writes
+    the whole checkpoint, and no group for writing is made; without `background`, it has no effect."""
     limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
     num_ranks, rank, writers = len(layout.ranks), distributed.get_rank(), choose_writers(layout)
     reading = make_node_groups(layout, range(num_ranks), None, limit, writes=False)
@@ -150,13 +150,14 @@ def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
 def collect(
     store: CheckpointStore, step: int, nodes: NodeGroups, retry: Retry, files: Rows, numbers: dict[str, float]
 ) -> tuple[Rows, Rows, dict[str, float]]:
-    """Collect on rank 0 what the manifest contains. Return three dicts by name: the files of the checkpoint, the lists
-    of files, and the numbers in the optimizer's state that are not tensors. On other ranks all three are empty.
+    """Collect on rank 0 what the manifest contains, and return it as three dicts by name: files of the checkpoint,
+    lists of files, and numbers in the optimizer's state that are not tensors. On other ranks all three are empty.
     `files`: sizes and checksums of the files that this rank wrote. `numbers`: the numbers of this rank.
 
-    With several nodes, the first rank of each node writes a list of the node's files into the checkpoint, and the
-    manifest refers to these lists. The first dict then has only DCP's metadata file. Raises PeerFailure if another node
-    cannot write its list, and the errors of `store.write`."""
+    With several nodes, the first rank of each node writes a list of the node's files into the checkpoint. Then the
+    second dict has these lists, and the first has only DCP's metadata file. Raises PeerFailure if another node cannot
+    write its list, and the errors of `store.write`.
+    """
     gathered = nodes.gather((files, numbers))
     if gathered is None:
         return {}, {}, {}

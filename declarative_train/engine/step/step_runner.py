@@ -152,8 +152,8 @@ class RankContext:
 
 
 def find_group_spans(plan: Plan, model: nn.Module, device: torch.device) -> tuple[int, ...]:
-    """Return the sizes of the groups of ranks in which layers or losses mix samples, each size once. For example, it is
-    (4,) if batch norms compute their statistics over the samples of 4 ranks. `model`: the whole model."""
+    """Return the sizes of the groups of ranks in which layers or losses mix samples, each size once: (4,) if batch
+    norms compute their statistics over the samples of 4 ranks. `model`: the whole model."""
     return rank_spans(nn.ModuleList([model, Objective(plan, device).modules]), plan.batch.microbatch_size)
 
 

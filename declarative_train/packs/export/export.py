@@ -94,8 +94,8 @@ def export(
 def _export_published(
     trained: Trained, to: str, folder: str | os.PathLike[str] | None, outputs: Sequence[str], dtype: str | None
 ) -> Exported:
-    """Export a node of the model in the format of a library, which `to` names. `outputs`: the name of the node; it may
-    be empty if only one node is possible."""
+    """Export a node of the model in the format of the library `to`. `outputs`: the name of the node; it may be empty if
+    only one node can be exported."""
     if len(outputs) > 1:
         raise UsageError("only one node at a time can be exported as a published model; help: name one with --output")
     FORMATS["safetensors"].require(to)

@@ -77,8 +77,9 @@ class PictureField(Field, ABC):
 
     @abstractmethod
     def decode(self, picture: Any, column: Column, row: int) -> Any:
-        """Return a copy of an opened Pillow image as the transforms read it: turned upright, and in the mode of the
-        field. Raises BadValueError and ValueError."""
+        """Return a copy of an opened Pillow image as the transforms read it: turned upright, and converted to the
+        field's colour mode (images) or class numbers (masks). Raises BadValueError or ValueError if the field does not
+        accept the image."""
 
     @abstractmethod
     def numbers(self, picture: Any) -> np.ndarray: ...

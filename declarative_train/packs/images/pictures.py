@@ -210,10 +210,11 @@ def whole_pictures(given: Mapping[str, PictureValues], row: int) -> dict[str, An
 def place_boxes(
     given: Mapping[str, PictureValues], sizes: Mapping[str, tuple[tuple[int, int], tuple[int, int]]], row: int
 ) -> dict[str, dict[str, Boxes]]:
-    """Return the boxes of a row before the transforms, as {field of images: {field of boxes: boxes in these images}}.
-    `given` has an entry for each output of a field of boxes (boxes, mask, labels); the result has one for each field.
-    `sizes`: for each field of images, the size of the image in the file, and its size after resizing to the field's
-    `size`. Raises LazyFieldError."""
+    """Return the boxes of a row before the transforms, as {image field: {box field: boxes in this image}}.
+
+    `given`: values by output of a box field; its outputs (boxes, mask, labels) give one entry together. `sizes`: {image
+    field: (size of the image in the file, size after resizing to the field's `size`)}. Raises LazyFieldError.
+    """
     found: dict[str, dict[str, Boxes]] = {}
     for name, each in given.items():
         field = cast("BoxesField", each.field)

@@ -96,7 +96,7 @@ class NameMap(NamedTuple):
 
 
 class SizeSource(NamedTuple):
-    """Source of the value of a block's param: the size of dimension `dim` of a parameter."""
+    """Source of the value of a block's param: the size of the dimension `dim` of the tensor `parameter`."""
 
     parameter: str
     dim: int

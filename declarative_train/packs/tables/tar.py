@@ -69,8 +69,8 @@ class TarIndex(NamedTuple):
 
 
 class FileSpan(NamedTuple):
-    """File in an archive. Its content, the bytes `begin` to `end` of the archive, is the value of the column `name` in
-    row `row` of the archive. `place`: index of this row among the rows that one call of `read` returns."""
+    """File in a tar archive. It is the value of the column `name` in row `row`. `begin`, `end`: range of its bytes in
+    the archive. `place`: index of the row among those that one call of `read` returns."""
 
     begin: int
     end: int

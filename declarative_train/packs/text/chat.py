@@ -312,8 +312,8 @@ def write(
     num_given: int = 0,
     schemas: Sequence[object] | None = None,
 ) -> RenderedChat:
-    """Render a dialogue and find the answers that count in the loss. These are the assistant's messages after the first
-    `num_given` messages, except those with a flag that excludes them (`FLAGS`). Raises ChatError."""
+    """Render a dialogue, and find in the text the answers that count in the loss: the assistant's messages from index
+    `num_given` on, except those that a flag excludes (`FLAGS`). Raises ChatError."""
     given = dialogue(given, template)
     whole = render(template, given, found, schemas=schemas)
     made = RenderedChat(whole.text, (), {key for each in given for key in each.unread()})
@@ -341,8 +341,8 @@ def _find_answers(
     found: Tokenizer,
     schemas: Sequence[object] | None,
 ) -> list[Span]:
-    """Return the (begin, end) in `whole`, the dialogue's text, of what the template's loop writes for the messages with
-    an index in `learnt`. The prompt for an answer is left out. Text after the loop belongs to the last message."""
+    """Return the spans (begin, end) in `whole`, the dialogue's text, that the template's loop writes for the messages
+    with the indices `learnt`. The prompt for an answer is left out. Text after the loop belongs to the last message."""
     text, passages = _turns(template, given, found, schemas)
     written = [(number, begin, end) for number, begin, end in passages if number is not None and end > begin]
     if text != whole or not written:

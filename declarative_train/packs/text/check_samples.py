@@ -57,8 +57,8 @@ _CAUSAL = frozenset({"deepseek", "gemma", "gpt", "gpt_oss", "llama", "mixtral"})
 
 
 class _Slice(NamedTuple):
-    """Slice `start:stop` of the positions of one output of a token field. It describes which tokens a wire (a value in
-    the model's graph) has."""
+    """Tokens of which a value in the model's graph consists: the positions `start:stop` of one output of a token field.
+    `stop`: None means to the end."""
 
     field: str
     output: str
@@ -130,7 +130,8 @@ def _texts(data: DataSpec) -> Iterator[_Text]:
 
 
 def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
-    """Yield (name of the field, tokens of all its texts, indices of the training set's texts) for each token field."""
+    """Yield (field, tokens, indices) for each token field. `tokens`: the tokens of all texts of the field. `indices`:
+    which of these texts are in the training set."""
     table = training.table
     if isinstance(table, TextRows):
         chosen = training.rows.at(np.arange(len(training.rows)))
@@ -219,7 +220,7 @@ def _place(recipe: Recipe, term: str, key: str) -> Span:
 
 
 def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
-    """If the node `name` is a causal language model, return the slice of a token field's ids that it reads; otherwise
+    """Return the slice of a token field's ids that the node `name` reads, if the node is a causal language model; else
     None."""
     node = next((node for node in scope.nodes if node.name == name), None)
     wire = None

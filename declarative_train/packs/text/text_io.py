@@ -99,8 +99,8 @@ def _read_output(plan: Plan, output: str) -> TextOutput | None:
 
 
 def context_of_published(plan: Plan, found: TextOutput) -> int | None:
-    """Return how many tokens the published model can read, if training began with its weights: the smallest such number
-    in the configs of its nodes. Return None if no published model was used, or if no config has such a number."""
+    """Return the context length, in tokens, of the published model with whose weights training began: the smallest in
+    the configs of its nodes. Return None without such a model, or if no config has it."""
     graph = prune(plan, [found.output])
     started = {each.node for each in plan.weights if each.tensors is not None}
     lengths = []

@@ -85,7 +85,7 @@ def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens
             return Encoded([])
         return field.encode(value, columns, row, found)
 
-    about = _about(table, part, found)
+    about = _cache_key(table, part, found)
     work = EncodingJob(
         table.num_rows,
         read,
@@ -101,12 +101,13 @@ def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens
         raise BadSampleError(part, error.row, error) from error
 
 
-def _about(table: Table, part: FieldReader, found: Tokenizer) -> object:
-    """Return the key under which the tokens are cached: everything on which they depend, as JSON value. Return None if
-    the table has no files, because changes of its texts cannot be detected.
+def _cache_key(table: Table, part: FieldReader, found: Tokenizer) -> object:
+    """Return the key of the cached tokens: everything on which they depend, as a JSON value. Return None if the table
+    has no files, because changes of its texts cannot be detected.
 
-    The key has the files, some of their texts (which depend on how the source reads the files), the tokenizer, and the
-    keys that add tokens to a text."""
+    The key includes a few of the texts, because one file can give different texts: they depend on how the source reads
+    it.
+    """
     if not table.files:
         return None
     files = []

@@ -145,9 +145,9 @@ def _check_teacher(node: BlockNode, student: _Side, teacher: _Side) -> Iterator[
 
 
 def _follow(scope: Scope, reader: BlockNode, port: str, parameters: Sequence[ParameterPlan]) -> _Side:
-    """Return what the input `port` of the node `reader` is computed from. The result lists fields and nodes with
-    parameters. It also lists those of these nodes that the loss trains through this input. They have a parameter that
-    is not frozen, and no `detach` stops the gradient."""
+    """Return what the input `port` of the node `reader` is computed from: fields, and nodes with parameters. The result
+    also names those of the nodes that the loss trains through this input: they have a parameter that is not frozen, and
+    no `detach` stops its gradient."""
     nodes = {node.name: node for node in scope.nodes}
     with_parameters = {item.name.partition(".")[0] for item in parameters}
     trained = {item.name.partition(".")[0] for item in parameters if not item.frozen}

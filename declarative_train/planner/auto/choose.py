@@ -70,9 +70,9 @@ def _count_stages(judge: Judge) -> int:
 def choose(
     judge: Judge, verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], *, may_trace: bool
 ) -> LayoutChoice:
-    """Choose a candidate, or name one that must be examined first (see `LayoutChoice`). `verdicts`: the verdicts on
-    all candidates, from estimates alone. `known`: name of a traced candidate -> its memory in bytes. `may_trace`: the
-    caller can trace more candidates."""
+    """Choose a candidate of `parallelism: auto`, or name one that must be examined first (see `LayoutChoice`).
+    `verdicts`: the verdict on each candidate, from an estimate. `known`: {name of a traced candidate: its memory in
+    bytes}. `may_trace`: the caller can trace more candidates."""
     recipe, target = judge.recipe, judge.target
     verdicts, may_fit = (
         [_apply_trace(each, known, target) for each in verdicts],

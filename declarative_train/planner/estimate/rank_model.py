@@ -184,8 +184,8 @@ class _Divider:
         return {**component, "out_features": output.shape[-1] // size}
 
     def _sums_inside(self, path: str, vectors: int) -> Iterator[Sums]:
-        """Yield the communication of each divided submodule of the library model at `path`. Such a model is a single
-        layer of the graph. `vectors`: number of vectors per sample that this layer reads."""
+        """Yield the communication of each divided submodule of a library's model. `path`: path of the model, which is
+        one layer of the graph. `vectors`: number of vectors per sample that the model reads."""
         for part, cut in self._cuts.parts[path].items():
             if cut.kind == "experts":
                 yield Sums(exchanges=(vectors * cut.sent,) * 2)

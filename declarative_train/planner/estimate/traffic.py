@@ -49,7 +49,7 @@ class Transfer:
 
 
 def transfers_of(model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the transfers in a step of the device that sends most."""
+    """Return the transfers of one step for the device that sends most."""
     every = ([each for kind in KINDS for each in kind(part, model, placement, machine)] for part in placement.parts)
     return max(every, key=lambda transfers: sum(each.bytes_sent for each in transfers))
 

@@ -4,7 +4,8 @@ without memory.
 Three things shorten the traces. In a model with a long chain of equal blocks, two short chains are traced, and the
 memory is extrapolated (`extrapolate.py`). Very many ranks are replaced by a few. Many microbatches are replaced by
 three smaller numbers of them. If the trace of a pipeline would still take more than a few seconds, its memory is
-estimated by `planner/estimate/memory.py`, with the memory scale of the same model on one device."""
+estimated instead (`planner/estimate/memory.py`), with factors from a trace of the model on one device.
+"""
 
 from __future__ import annotations
 
@@ -133,9 +134,8 @@ def _split_positions(layout: LayoutPlan) -> list[list[int]]:
 
 
 def _trace_kinds(small: Plan, is_begun: bool, places: Sequence[int], is_split: bool = False) -> Found:
-    """Trace the first rank at each pipeline position in `places`. Return a dict from position to the live bytes at each
-    moment. `is_begun`: gradients exist from the beginning of the step. `is_split`: traces may run in child processes.
-    """
+    """Trace the first rank at each pipeline position in `places`, and return {position: live bytes at each moment}.
+    `is_begun`: gradients exist from the beginning of the step. `is_split`: traces may run in child processes."""
     few = _fewer_microbatches(small)
     if few:
         tried = [_trace_whole(each, is_begun, places, is_split) for each in few]
@@ -281,8 +281,8 @@ def _device(layout: LayoutPlan) -> Literal["cuda", "cpu", "mps"]:
 
 
 def _are_chunks_alike(layout: LayoutPlan) -> bool:
-    """Return whether all accumulation steps (chunks) do the same work. They do not if gradients are reduced, or
-    averaged over replicas, only in the last one."""
+    """Return whether all chunks (accumulation steps) of a step do the same work. They do not if only the last one
+    reduces gradients, or averages them over replicas."""
     if layout.sharding is not None:
         return not layout.sharding.keeps_gradients and not layout.has("replicate")
     return layout.is_one_process and not layout.scatters

@@ -37,12 +37,11 @@ def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch],
 
 
 class MemoryObserver:
-    """Observer of a step that sets the class of each new storage. The class depends on the part of the step that
-    creates the storage. For example, everything that the loss creates, in its forward and in its backward, has the
-    class LOSS.
+    """Observer of a training step that sets the class of new storages in `live`, according to the part of the step that
+    creates them. For example, everything that the loss creates, in its forward and in its backward, has the class LOSS.
 
-    The observer also says where passes begin, the parts by which `LiveBytes` groups operations. The casts of all
-    parameters are one pass. The forward of each stage is another one.
+    It also marks where passes begin, the parts of the step by which `live` groups operations: the casts of all
+    parameters are one pass, and the forward of each stage is another one.
     """
 
     def __init__(self, engine: Engine, live: LiveBytes) -> None:

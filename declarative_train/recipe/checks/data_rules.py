@@ -92,9 +92,8 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
-    """Return a layer through which the model can copy the target; None if there is none. In this layer, a position can
-    depend on later positions. The value of `wire` depends on the layer. The layer depends on a field, or a slice of
-    one, that has the rows of `target` shifted by one."""
+    """Return a layer through which the model can copy the target, or None. In such a layer, a position can depend on
+    later ones. The layer reads the columns of `target` from one row earlier on, and `wire` depends on the layer."""
     assert draft.scope is not None
     waiting: list[tuple[_ScopeFrame, Wire, LayerNode | None]] = [(_ScopeFrame(draft.scope), wire, None)]
     seen: set[tuple[int, Wire, bool]] = set()

@@ -79,8 +79,8 @@ def worst_is_best(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _list_compared(draft: Draft) -> Iterator[tuple[str, str, str | None]]:
-    """Yield (path of the key, metric, `mode`) for the metric by which a sweep compares its runs, if the recipe sets
-    one. `mode` is `min`, `max`, or None if the recipe does not set it."""
+    """Yield ("sweep.metric", metric, `sweep.mode`) if the recipe sets `sweep.metric`, by which a sweep compares its
+    runs. `sweep.mode` is `min`, `max`, or None if it is not set."""
     if draft.sweep is not None and draft.sweep.metric is not None:
         yield "sweep.metric", draft.sweep.metric, draft.sweep.mode
 

@@ -73,11 +73,10 @@ class _Problem(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Arguments of `recipe/validate.py` `validate` that messages need. `node`: the mapping. `where`: its name in
-    messages. `model`: the pydantic class that it should fit. `extra_known`: keys to suggest for an unknown key, in
-    addition to the fields of `model`. `elsewhere`: function (unknown key, most similar allowed key or None) that
-    returns where the key belongs, or None.
-    """
+    """Arguments of `validate` (recipe/validate.py) that its messages need. `node`: the mapping. `where`: its name in
+    messages. `extra_known`: keys to suggest for an unknown key, in addition to the fields of `model`. `model`: the
+    pydantic class that the mapping should fit. `elsewhere`: function (unknown key, most similar allowed key or None)
+    that returns where the key belongs, or None."""
 
     node: Mapping
     where: str
@@ -95,9 +94,9 @@ def explain(errors: Iterable[Any], kept: Mapping, place: Span, reading: Reading)
 
 
 def _drop_echoes(problems: list[_Problem], reading: Reading) -> list[_Problem]:
-    """Return the errors without those that need no diagnostic of their own. These are: a missing key that is present
-    under a misspelt name; a list that is too short because one of its items is wrong; and a short form next to its long
-    form (`loss` next to `losses`), which a rule reports."""
+    """Return the errors without those that another diagnostic covers: a missing key that is present under a misspelt
+    name; a list that is too short because one of its items is wrong; a short form next to its long form (`loss` next to
+    `losses`)."""
     typed = [(p.path[:-1], str(p.error["loc"][-1])) for p in problems if p.error["type"] == "extra_forbidden"]
 
     def is_mistyped(problem: _Problem) -> bool:

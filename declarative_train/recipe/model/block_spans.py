@@ -19,12 +19,12 @@ _PARAM = re.compile(rf"\bparams\.({NAME})")
 
 
 def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping, at: Span) -> Diagnostic:
-    """Return a copy of the error `problem` whose span is in the recipe. `problem` is in the file of the shipped block
-    `block`. An error in another file is returned unchanged.
+    """Return an error in the file of the shipped block `block` as an error of the node that uses the block. An error in
+    another file is returned unchanged.
 
-    `fields`: the keys of the node that uses the block. `at`: span of this node's `type`. If the text with the error
-    reads exactly one block parameter that is in `fields`, the copy has the span of that parameter's value in `fields`.
-    Otherwise it has the span `at`."""
+    The copy has the span of a value in `fields` if the text with the error reads exactly one block parameter that is in
+    `fields`; otherwise the span `at`. `fields`: the keys of the node. `at`: span of the node's `type`.
+    """
     assert block.file is not None
     if problem.span.path != block.file.path:
         return problem

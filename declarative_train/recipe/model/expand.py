@@ -318,10 +318,10 @@ class _Expander:
         return LayerNode(*common, layer, spans, params)
 
     def _name_param(self, written: Mapping, field: str, span: Span) -> str | None:
-        """Return the name of the block parameter that sets the key `field` of a node in a shipped block; None if there
-        is not exactly one. `written`: the keys of the node before rendering. `span`: where the recipe has the value of
-        the parameter. If several parameters have this span, because they are read from one published model, only those
-        in the template of `field` count."""
+        """Return the block parameter that sets the key `field` of a node in a shipped block; None if there is not
+        exactly one. `written`: the keys of the node before rendering. `span`: where the recipe has the parameter's
+        value. Parameters that are read from one published model have the same span; then those in the template of
+        `field` count."""
         names = self._given.get(span, ())
         if len(names) > 1:
             entry = written.entry(field)
@@ -423,9 +423,9 @@ class _Expander:
 
 
 def _chain(draft: Typed, first: str) -> dict[str, str]:
-    """Return the connections between neighbouring copies of a `repeat`, as {input of a copy: output of the copy before
-    it}. `first`: the first input of the node. It reads the output that has its name; if there is none, the first
-    output. Any other input is in the result only if there is an output that has its name."""
+    """Return {input of a copy: output of the previous copy that it reads} for the copies of a `repeat`. An input reads
+    the output of its own name. If there is none, `first` (the node's first input) reads the first output, and other
+    inputs are left out."""
     named = {port.name: port.name for port in draft.ports if not port.variadic and port.name in draft.outputs}
     return {first: named.pop(first, draft.outputs[0]), **named}
 

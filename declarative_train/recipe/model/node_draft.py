@@ -89,9 +89,8 @@ class ExpressionDraft(_Draft):
 
 @dataclass(slots=True, kw_only=True)
 class _TypedDraft(_Draft):
-    """Draft of a node with a `type`. `fields`: the keys that belong to the type. Their templates are not rendered yet,
-    because each copy of a `repeat` renders them with its own `index`. `wanted`: the references in `input` and `inputs`.
-    """
+    """Draft of a node with a `type`. `fields`: the keys of the type, before their templates are rendered, because each
+    copy of a `repeat` renders them with its own `index`. `wanted`: the references in `input` and `inputs`."""
 
     type_name: str
     type_span: Span

@@ -200,8 +200,8 @@ def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None, remote: str | No
 
 
 def changes_since(plan: Plan, entry: CheckpointEntry) -> tuple[list[str], list[str]]:
-    """Return notices and warnings about changes of the recipe since a checkpoint was saved. Raises CheckpointFailure if
-    a run may not resume after such a change."""
+    """Return (notices, warnings): sentences about changes of the recipe since a checkpoint was saved. Raises
+    CheckpointFailure if a run may not resume after such a change."""
     if entry.manifest["fingerprint"] == plan.fingerprint:
         return [], []
     before, why = _plan_of(entry)
@@ -367,9 +367,9 @@ def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | N
 
 
 def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return the checkpoint at `path`, which the user chose, and the run to continue. A new run starts from the
-    checkpoint if its own run is not on this machine, or has newer checkpoints, which must not be overwritten. Raises
-    CheckpointFailure if the checkpoint is damaged."""
+    """Return the checkpoint at `path`, which the user chose, and the run that continues from it. This is the
+    checkpoint's own run, or a new one if the own run is not on this machine or has newer checkpoints, which must not be
+    overwritten. Raises CheckpointFailure if the checkpoint is damaged."""
     root, _, _ = path.rpartition("/")
     store = CheckpointStore(root)
     try:

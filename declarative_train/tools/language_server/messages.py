@@ -83,9 +83,9 @@ class Messages:
         )
 
     def actions(self, asked: types.Range, only: list[str] | None) -> Iterator[types.CodeAction]:
-        """Yield a code action for each diagnostic in the range `asked` that has a fix, and one with all safe fixes of
-        the file. `only`: the kinds of actions that the editor wants: "quick fix", "fix all" or both. If it is None,
-        only the fixes of single diagnostics are given."""
+        """Yield a quick fix for each diagnostic in the range `asked` that has a fix, and one action with all safe fixes
+        of the file. `only`: the kinds of actions that the editor wants, "quick fix", "fix all" or both; None: only
+        quick fixes."""
         wanted = tuple(only or ())
         if not wanted or any(types.CodeActionKind.QuickFix.value.startswith(each) for each in wanted):
             for each in self.analysis.diagnostics:

@@ -277,8 +277,8 @@ class RecipeServer:
         self._publish(recipe, self._messages(recipe, analysis).by_file(diagnostics))
 
     def _publish(self, recipe: OpenRecipe, found: dict[str, list[types.Diagnostic]]) -> None:
-        """Send the messages of a recipe to the editor. `found`: messages by the address of their file. A base that
-        several open recipes extend shows the messages of all of them."""
+        """Send the messages of a recipe to the editor. A file that several open recipes extend gets the messages of all
+        of them. `found`: {address of a file: its messages}."""
         touched = {*recipe.published, *found}
         recipe.published = found
         for uri in touched:

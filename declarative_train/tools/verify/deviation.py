@@ -42,13 +42,17 @@ WIDE = {"tf32": Bounds(1e-6, 1e-2, 3e-2, 1e-2, 1e-3)}
 
 @dataclass(slots=True)
 class Deviation:
-    """Difference between a rank's part of a tensor and the same part in the single process. `difference`: the largest
-    absolute difference. It is at index `at` of the whole tensor, where the rank has `found` and the single process has
-    `expected`.
+    """Difference between a rank's part of a tensor and the same part in the single process.
 
-    `places`: position and shape of each block of the tensor that the rank has. `ratio`: the factor by which the
-    expected values must be multiplied to come nearest to the found ones. `rest`: the largest difference that remains
-    then. `digest`: sum of the rank's values; ranks with the same part must have equal sums."""
+    difference  the largest absolute difference
+    at          its index in the whole tensor
+    found       the value of the rank at this index
+    expected    the value of the single process at this index
+    places      position and shape of each block of the tensor that the rank has
+    ratio       the factor that brings the expected values nearest to the found ones
+    rest        the largest difference after the expected values are multiplied by `ratio`
+    digest      sum of the rank's values; ranks with the same part must have equal sums
+    """
 
     difference: float = 0.0
     at: tuple[int, ...] = ()

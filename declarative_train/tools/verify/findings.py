@@ -123,8 +123,7 @@ class _Comparer:
 
     def _judge(self, kind: Kind, found: Iterable[tuple[str, list[tuple[float, int]]]], bound: float) -> None:
         """Add a row to the table for one kind of value, such as gradients. Add a finding for each name, such as a
-        parameter, whose difference exceeds `bound` on some rank. `found`: each name, with its pairs (difference,
-        rank)."""
+        parameter, that differs by more than `bound` on some rank. `found`: (name, its pairs (difference, rank))."""
         largest, count = 0.0, 0
         for name, differences in found:
             worst = max(differences, default=(0.0, 0))

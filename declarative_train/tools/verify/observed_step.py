@@ -323,8 +323,8 @@ class Comparer(_Observer):
 
 
 def positions_of(plan: Plan, dp_rank: int, batches: Sequence[Batch]) -> Iterator[range]:
-    """For each batch of this process in the step, yield the indices that the batch's rows have in the global batch.
-    Rows of padding are left out. `dp_rank`: index of the process among those that read different rows."""
+    """Yield, for each batch of this process in the step, the indices of its rows in the global batch, without padding.
+    `dp_rank`: index of this process among those that read different rows."""
     batch = get_process_batch(plan)
     size = batch.microbatch_size
     for chunk, each in enumerate(batches):

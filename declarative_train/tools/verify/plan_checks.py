@@ -58,7 +58,7 @@ def check_plan(plan: Plan) -> Checked:
     if layout.has("context") and (layout.context is None or layout.context.length % (2 * layout.size("context"))):
         problems.append("the mesh has an axis `context`, but the positions do not divide over its ranks")
     num_kinds = prod(axis.size for axis in layout.mesh if axis.name != "replicate")
-    return Checked(num_kinds, _rows(plan), tuple(problems))
+    return Checked(num_kinds, _gradient_rows(plan), tuple(problems))
 
 
 def _check_ranks(plan: Plan) -> Iterator[str]:
@@ -239,8 +239,8 @@ def _layers(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Node, dict[st
             yield f"{prefix}{node.name}", node, {port: specs[edge] for port, edge in node.inputs.items()}
 
 
-def _rows(plan: Plan) -> tuple[GradientRow, ...]:
-    """Return one row for each way in which gradients are reduced, with how many parameters and elements it has."""
+def _gradient_rows(plan: Plan) -> tuple[GradientRow, ...]:
+    """Return a GradientRow for each different way in which the gradients of parameters are reduced."""
     layout, reductions = plan.layout, reductions_of(plan)
     parts = {} if layout.cuts is None else layout.cuts.parameters
     of_experts = frozenset() if layout.cuts is None else layout.cuts.of_experts

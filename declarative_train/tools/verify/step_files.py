@@ -99,8 +99,8 @@ def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.
 
 
 def pieces(values: torch.Tensor, first: tuple[int, ...]) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Split a block of a tensor into smaller blocks of a few rows. Yield each smaller block as a pair: its values, and
-    the index of its first element in the whole tensor. `values`, `first`: this pair for the given block."""
+    """Split a block of a tensor into smaller blocks of a few rows. Yield (values, index of the first element in the
+    whole tensor) of each smaller block. `values`, `first`: the same two of the block to split."""
     if not values.dim():
         yield values, first
         return

@@ -83,10 +83,9 @@ class TensorRanks:
         return exchange(x, self._peers.gather_tokens, self._peers.sum_tokens)
 
     def copy_tokens(self, x: Tensor) -> Tensor:
-        """Return all tokens (B, T, ...), given this rank's tokens `x`. Use it before a layer that is not divided. There
-        every rank computes the whole gradient. So in the backward nothing is summed, and each rank gets the gradient of
-        its own tokens.
-        """
+        """Return all tokens (B, T, ...), gathered from the tokens `x` of each rank. Use it before a layer that is not
+        divided. Every rank computes the whole gradient there, so in the backward each rank only takes that of its own
+        tokens, without a sum."""
         return exchange(x, self._peers.gather_tokens, lambda whole: self._own(whole, 1))
 
     def own_tokens(self, x: Tensor) -> Tensor:
@@ -141,12 +140,11 @@ def _identity(x: Tensor) -> Tensor:
 
 
 def set_cuts(part: nn.Module, cuts: Mapping[str, RankCut], made: dict[Tensor, nn.Parameter]) -> None:
-    """Replace the divided parameters of one module, `part`, by the parts that this rank holds. The module is on the
-    meta device.
+    """Replace the divided parameters of the module `part`, which is on the meta device, by this rank's parts of them.
 
-    `cuts`: parameter name -> how the parameter is divided. It is stored on the module, because sharding later replaces
-    the parameters. `made`: whole parameter -> this rank's part, for all modules handled before. The function adds to
-    it, so that modules that share a parameter get the same part.
+    `cuts`: {parameter name: how it is divided}. It is stored on the module, because sharding later replaces the
+    parameters. `made`: {whole parameter: this rank's part}, for all modules handled before. The function adds to it, so
+    that modules that share a parameter get the same part.
     """
     for name, cut in cuts.items():
         whole = part._parameters[name]

@@ -198,9 +198,8 @@ def look_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
 
 def compute_dtype(device_type: str, otherwise: torch.dtype) -> torch.dtype:
     """Return the dtype in which an autograd function computes on `device_type`: that of autocast if it is on, else
-    `otherwise`. If `otherwise` is float64, it is returned in any case. The autograd function must convert its inputs to
-    this dtype, because autocast has no effect inside it.
-    """
+    `otherwise`. A float64 `otherwise` is always returned. The function must convert its inputs itself, because autocast
+    has no effect inside it."""
     if otherwise == torch.float64 or not torch.is_autocast_enabled(device_type):
         return otherwise
     return torch.get_autocast_dtype(device_type)
@@ -232,10 +231,9 @@ def _can_hold(part: nn.Module) -> bool:
 
 
 def hold(roots: Sequence[nn.Module], storages: Mapping[str, StorageName]) -> None:
-    """Replace weights of `roots` by empty packed weights, which `as_written` fills later. `storages`: name of a weight
-    -> its number format. The names are those of `roots[0]`. `roots`: modules that share these weights. A weight is
-    replaced in all of them.
-    """
+    """Replace the weights in `storages` by empty packed weights, which `as_written` fills later. `storages`: {name of a
+    weight in `roots[0]`: its number format}. `roots`: modules that share these weights; a weight is replaced in all of
+    them."""
     named = roots[0].named_parameters(remove_duplicate=False)
     names = {id(item): name for name, item in named if name in storages}
     made: dict[int, nn.Parameter] = {}

@@ -34,10 +34,9 @@ class Angles:
 
     @property
     def amplitude(self) -> float:
-        """Factor by which cosines and sines are multiplied. It is 1 unless `scaling` is "yarn". With "yarn" there are
-        three cases. If `attention_factor` is set, it is the factor. Else, if `mscale` and `mscale_all_dim` are set,
-        DeepSeek's formula gives the factor. Else equation 22 of the YaRN paper gives it.
-        """
+        """Factor by which cosines and sines are multiplied. It is 1 unless `scaling` is "yarn". With "yarn" it is
+        `attention_factor`. If this is not set, it follows from `mscale` and `mscale_all_dim` (DeepSeek's formula) or,
+        if they are not set either, from equation 22 of the YaRN paper."""
         if self.scaling != "yarn":
             return 1.0
         if self.attention_factor is not None:

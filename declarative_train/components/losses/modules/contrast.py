@@ -18,10 +18,9 @@ class Contrast(nn.Module, LossModule):
     """Contrastive loss between two views of each sample, `input` and `target` (R, D). Padding rows are not used as
     negatives. `count` is the number of rows.
 
-    The engine sets the attribute `groups` (`components/layers/sample_groups.py`). In training, a group may be larger
-    than a rank's microbatch. The rows of such a group are gathered from its ranks, with gradients. In an evaluation the
-    rows of all ranks are gathered, and stored until their group is complete. Then each rank computes the loss of a part
-    of the rows.
+    The engine sets `groups` (`components/layers/sample_groups.py`). If a group is larger than a rank's microbatch in
+    training, its rows are gathered from its ranks, with gradients. In an evaluation, the rows of all ranks are gathered
+    and stored until a group is complete. Then each rank computes the loss of some of its rows.
     """
 
     def __init__(self, temperature: float, symmetric: bool, normalize: bool, over: int | None) -> None:

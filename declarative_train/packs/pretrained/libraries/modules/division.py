@@ -274,8 +274,8 @@ def _find_ties_apart(model: nn.Module, cuts: dict[str, LayerCut]) -> Iterator[tu
 
 
 class _Part:
-    """Submodule that the library's plan names. For each style of the plan there is a method that returns its
-    division."""
+    """Submodule that the library's tensor-parallel plan names. For each style of the plan there is a method that
+    returns the submodule's division."""
 
     def __init__(self, model: nn.Module, path: str, size: int, plan: dict[str, str]) -> None:
         self._model, self._path, self._size, self._plan = model, path, size, plan

@@ -290,8 +290,7 @@ def _add_activation(kind: Any) -> Any:
 
 
 def find_model(layer: LibraryInterface) -> nn.Module:
-    """Return a layer's model from the cache, whatever the inputs for which it was made. If the cache has none, create
-    it without inputs."""
+    """Return a layer's model from the cache, made for any inputs. If the cache has none, create it without inputs."""
     begin = key_of(layer, {}).removesuffix("[]")
     return next((module for key, module in reversed(_BARE.items()) if key.startswith(begin)), None) or bare(layer, {})
 

@@ -72,8 +72,8 @@ def _find(layer: PartInterface, inputs: Inputs) -> ModelParts | str:
 
 
 def _list_paths(model: nn.Module, plan: Mapping[str, Any]) -> list[str] | str:
-    """Return the paths of a model's parts, which the library's pipeline plan names. The list of layers gives one path
-    for each layer. If the plan cannot be used, return the reason as text."""
+    """Return the paths of the parts into which the library's pipeline plan divides a model; each layer in its list of
+    layers is a part. If the plan cannot be used, return the reason as text."""
     named, prefix = dict(model.named_modules()), _prefix(model)
     names = [name for name in plan if name in named and name.startswith(prefix)]
     lists = [name for name in names if isinstance(named[name], nn.ModuleList)]
