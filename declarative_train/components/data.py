@@ -360,7 +360,7 @@ class Field(Component, ABC):
 
     @abstractmethod
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
-        """Return why the field cannot be made from these columns, or None if it can."""
+        """Return why the field cannot be made from `columns`, or None if it can."""
 
     @abstractmethod
     def tally(self, columns: Sequence[Column]) -> Tally | None:

@@ -214,9 +214,8 @@ def _is_plain(value: object) -> bool:
 
 
 def type_name(file: PluginFile, node: ast.ClassDef, own: str, what: str) -> tuple[str, list[PluginProblem]]:
-    """Return the type by which recipes name a class, and the problems found. It is the attribute `type` of the class
-    or, if the class has none, `own` in lower case, with `_` between words. `what`: the kind of component, for
-    messages."""
+    """Return (type, problems). `type` is the name of a plugin's class in recipes: its attribute `type` or, if it has
+    none, `own` in lower case with `_` between words. `what`: the kind of component, for messages."""
     for item in node.body:
         target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
         if isinstance(target, ast.Name) and target.id == "type":

@@ -52,7 +52,7 @@ class Transform(Component, ABC):
         return self.fields is None or field in self.fields
 
     def check(self, size: Size, channels: int) -> ShapeError | None:
-        """Return why images of this size and number of channels cannot be transformed, or None if they can."""
+        """Return why images of size `size` with `channels` channels cannot be transformed, or None if they can."""
         return None
 
     def size_after(self, size: Size) -> Size:

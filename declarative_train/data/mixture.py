@@ -108,7 +108,7 @@ class Schedule:
         return source, turn
 
     def before(self, source: int, positions: np.ndarray) -> np.ndarray:
-        """Return, for each of these positions, how many earlier positions get their sample from `source`."""
+        """Return, for each of `positions`, how many earlier positions get their sample from `source`."""
         turns = np.asarray(positions, np.int64)
         for choice, is_left in self._ways[source]:
             left = choice.count_left(turns)

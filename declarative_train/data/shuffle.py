@@ -116,7 +116,7 @@ class RolledOrder:
         self.epoch = lru_cache(maxsize=3)(self._epoch)
 
     def sample_indices(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return, for each of these positions of an epoch, the index in the set (int64) of its sample."""
+        """Return the index in the set (int64) of the sample at each of `positions` of an epoch."""
         return self.epoch(epoch).sample_indices(self.places(positions))
 
     def places(self, positions: np.ndarray) -> np.ndarray:

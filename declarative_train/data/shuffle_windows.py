@@ -319,9 +319,9 @@ class HeldWindow:
         return self._decode_lazy(places, self.index.take(places))
 
     def _skip(self, error: BadSampleError, places: np.ndarray) -> None:
-        """Let another sample replace the sample with a broken image that `error` names, from now on. The other sample
-        is the next one of the window that was not tried. `places`: the samples that are being read, as indices within
-        the window. Raises `error` if every sample was tried, or if the recipe does not skip bad rows."""
+        """Replace the sample with a broken image that `error` names, from now on, by the next sample of the window that
+        was not tried for it. `places`: the samples that are being read, as indices within the window. Raises `error` if
+        every sample was tried, or if the recipe does not skip bad rows."""
         prepared, size = self._prepared, self.window.size
         if prepared.skips is None:
             raise error
@@ -369,8 +369,8 @@ def window_dtype(prepared: PreparedSet, part: FieldReader) -> np.dtype[np.generi
 
 
 def _of_pieces(pieces: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return the indices in the set of the samples of all pieces, one piece after the other, as int64. A piece is
-    (index of its first sample, how many samples it has)."""
+    """Return the indices in the set of all samples of `pieces`, as int64. A piece is a range of samples: (index of the
+    first, how many)."""
     return np.concatenate([np.arange(first, first + count) for first, count in pieces])
 
 

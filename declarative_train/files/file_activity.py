@@ -78,8 +78,8 @@ class ActivitySlots:
         self._bytes[begin : begin + _LENGTH_BYTES] = len(text).to_bytes(_LENGTH_BYTES, "little")
 
     def of(self, number: int) -> tuple[int, FileActivity] | None:
-        """Return the process id and the activity from slot `number`. Return None if the process has not started or is
-        writing."""
+        """Return the process id and the activity from slot `number`. Return None if the slot's process has not started,
+        or is writing to the slot now."""
         begin = number * _SLOT_BYTES
         size = int.from_bytes(self._bytes[begin : begin + _LENGTH_BYTES], "little")
         try:

@@ -137,8 +137,8 @@ class Ranges:
         return found
 
     def _read_kept(self, first: int, last: int) -> dict[int, bytes]:
-        """Return a dict from index to bytes for the grains (pieces of 64 KiB) from `first` to `last` (exclusive) that
-        are undamaged in the cache."""
+        """Return {index: bytes} of the grains (blocks of 64 KiB) from `first` to `last` (exclusive) that are undamaged
+        in the cache."""
         found: dict[int, bytes] = {}
         for segment in range(first // _OF_SEGMENT, (last - 1) // _OF_SEGMENT + 1):
             place = self._place(segment)

@@ -66,7 +66,7 @@ class NoHeadError(Exception):
 
 def with_chunked_heads(graph: Graph, terms: Iterable[ChunkedTerm], batch: Mapping[str, TensorSpec]) -> Graph:
     """Return `graph` with a HeadNode in place of the linear layer before each loss with `chunks`. `terms`: all losses.
-    `batch`: specs of the entries of the batch, which include the targets and masks of these losses."""
+    `batch`: {name: spec} of the batch, with the targets and masks of these losses."""
     for term in terms:
         if term.component.get("chunks") is not None:
             assert term.target is not None

@@ -60,7 +60,7 @@ class BatchMovedError(Exception):
 @dataclass(frozen=True, slots=True)
 class Probed:
     """Result of running a layer. `outputs`: specs of its outputs. `parameters`: shapes by name within the layer.
-    `habits`: the behaviour of the layer, if it is a plugin's."""
+    `habits`: for a plugin's layer, behaviour that its signature does not show (such as random numbers)."""
 
     outputs: tuple[TensorSpec, ...]
     parameters: Mapping[str, tuple[int, ...]]

@@ -48,7 +48,7 @@ def open_input(
 
     `source`  the run's `data.source`; it gives the format if the file names do not, and the dialect of csv
     `title`   name of a single csv in messages
-    `names`   a dict from columns of a folder or of image files to new names
+    `names`   {column of a folder or of image files: its new name}
     """
     given = [paths] if isinstance(paths, str) else list(paths)
     titled = title

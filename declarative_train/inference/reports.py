@@ -67,8 +67,8 @@ class Gatherer(ABC):
         """Add the sums of `other`, a gatherer of the same class for other samples."""
 
     def look_up_origins(self) -> None:
-        """Look up the origins (file and row) of the kept samples, so that the gatherer can be sent to another
-        process."""
+        """Look up the origins (file and row) of the samples with the largest losses, so that the gatherer can be sent
+        to another process."""
         self._kept = [each._replace(origin=partial(_same, *each.origin())) for each in self._kept]
 
     def join(self, other: Gatherer) -> None:
@@ -93,10 +93,10 @@ class Gatherer(ABC):
         describe: Callable[[int], tuple[object, object, float | None]],
         origins: Callable[[int], Origin],
     ) -> None:
-        """Update the kept samples, which are those with the largest losses so far, with the rows of a batch. `losses`:
-        (N,), nan for a row without valid items. `describe`: function that takes a row and returns its target,
-        prediction and probability. `origins`: function that takes a row and returns another function, which looks up
-        the row's origin (file and row)."""
+        """Keep the samples with the largest losses so far, now with the rows of another batch. `losses`: (N,), nan for
+        a row without valid items. `describe`: function that takes a row and returns its target, prediction and
+        probability. `origins`: function that takes a row and returns another function, which looks up the row's origin
+        (file and row)."""
         if not self._num_worst:
             return
         limit = min(each.loss for each in self._kept) if len(self._kept) == self._num_worst else -np.inf

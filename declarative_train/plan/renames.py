@@ -256,8 +256,8 @@ def idle_renames(
 
 
 def find_removed(recipe: Recipe, node: str) -> tuple[Related, ...]:
-    """Return the places at which the recipe removes an entry of `rename` that it inherits from the recipe it extends
-    (by setting the entry to null). `node`: the node whose weights the entry renames."""
+    """Return the places at which the recipe removes an inherited entry of `rename` by setting it to null. `node`: the
+    node whose weights the entry renames."""
     path = ("model", "weights", node, "rename")
     gone = (each for each in recipe.document.dropped if each.path[:-1] == path and each.reason == "removed")
     return tuple(

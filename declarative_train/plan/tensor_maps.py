@@ -205,7 +205,8 @@ def check_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[
 
 
 def is_ignored(tensors: TensorMapPlan, name: str) -> bool:
-    """Return whether a tensor of the file is known not to be a parameter (`TensorMapPlan.ignored`)."""
+    """Return whether a tensor of the file matches a pattern in `TensorMapPlan.ignored`: it is known not to be a
+    parameter."""
     ignored = [*tensors.ignored, *(each.removeprefix(tensors.prefix) for each in tensors.ignored)]
     return any(fnmatchcase(name, each) for each in ignored)
 

@@ -118,11 +118,9 @@ def _check_package(given: Sequence[Weights]) -> Iterator[Diagnostic]:
 
 
 def _pin_run(path: str, local: str | None) -> str:
-    """Return the path of the run to use, if `path` is a folder of runs; otherwise return `path`. `local`: the same path
-    as a local path; None if it is on another machine.
-
-    The plan has the statistics of this run, so a later run in the same folder must not be loaded instead.
-    """
+    """Return the path of the run that is loaded if `path` is a folder of runs; otherwise return `path`. The plan names
+    this run, so that a later run in the same folder is not loaded instead. `local`: `path` as a local path; None if it
+    is on another machine."""
     if local is None or not os.path.isdir(local):
         return path
     try:

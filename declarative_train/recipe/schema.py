@@ -219,8 +219,8 @@ class _Definitions:
 
 
 def _document(definitions: Schema, model: type[BaseModel]) -> None:
-    """Add descriptions to `definitions`, in place. The descriptions are the docstrings under the fields of pydantic
-    classes. These classes are all in the annotations of the fields of `model`, at any depth."""
+    """Add descriptions to the schemas in `definitions`, in place: the docstrings under the fields of the pydantic
+    classes that the fields of `model` contain, at any depth."""
     for field in model.model_fields.values():
         for each in models_in(field.annotation):
             properties = definitions.get(each.__name__, {}).get("properties", {})

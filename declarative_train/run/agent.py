@@ -313,7 +313,7 @@ class Link:
         return found
 
     def leave(self, status: NodeStatus) -> None:
-        """Report to the coordinator that this agent exits, if the head still answers."""
+        """Report to the coordinator that this agent exits, unless the coordinator does not answer."""
         self._leaves = True
         if not self._error and time.monotonic() - self._answered_s < LOST_S:
             with suppress(RuntimeError):

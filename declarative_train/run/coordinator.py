@@ -104,7 +104,7 @@ class Coordinator:
             time.sleep(LOOK_S)
 
     def finish(self, code: int, lines: Sequence[str] = ()) -> None:
-        """Order all agents to exit with this code. `lines`: text to print at the end."""
+        """Order all agents to exit with the exit code `code`. `lines`: text to print at the end."""
         self._state, self.lines = "over", list(lines)
         self._send(Order("exit", self._number, code=code))
 

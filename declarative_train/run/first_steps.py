@@ -21,8 +21,8 @@ NUM_STEPS = 3
 
 
 class FirstSteps:
-    """Check of the first three steps. All ranks must call `add` and `report` after every step. At the end of the
-    session they must call `final`, while the gradients of the last step still exist."""
+    """Check of the first three steps of a session. All ranks must call `add` and `report` after every step. At the end
+    of the session they must call `final`, while the gradients of the last step still exist."""
 
     def __init__(self, plan: Plan, engine: Engine, first_step: int) -> None:
         self._engine = engine

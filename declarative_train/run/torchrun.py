@@ -245,11 +245,12 @@ def _prepare(
     folder: Path | None,
     lasting: Store,
 ) -> BroadcastJob:
-    """Return the job for all ranks; only rank 0 calls this. It compiles the recipe and chooses the devices, the run's
-    folder and the checkpoint.
+    """Return the job for all ranks: compile the recipe, and choose the devices, the run's folder and the checkpoint.
+    Only rank 0 calls this.
 
-    `lasting`: store that is kept when the launcher restarts the ranks. If an earlier start wrote its run there, this
-    run is continued, whatever `resume` is."""
+    `resume`: the checkpoint or run that the user chose. `lasting`: store that is kept when the launcher restarts the
+    ranks. If an earlier start wrote its run there, this run is continued instead.
+    """
     from declarative_train.plan.codec import to_json
 
     plan, code = compile_plan()

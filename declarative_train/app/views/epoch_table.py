@@ -73,8 +73,8 @@ def change(loss: float | None, before: float | None, *, is_brief: bool = False) 
 
 
 def chart(steps: Sequence[int], losses: Sequence[float]) -> str:
-    """Return a chart of the losses over the steps, made of characters; each column is the mean over an equal part of
-    the steps."""
+    """Return a chart of the losses over the steps, made of characters. Each column is the mean of equally many
+    consecutive losses."""
     finite = [(step, loss) for step, loss in zip(steps, losses, strict=True) if math.isfinite(loss)]
     if not finite:
         return "no loss was logged"

@@ -156,8 +156,8 @@ class ArrayTable(Table):
         return found
 
     def _array(self, piece: int, name: str) -> np.ndarray:
-        """Return all values of the array `name` in the file with index `piece`, from memory or as a view of the mapped
-        file. Raises SourceError."""
+        """Return all values of the array `name` in the file with index `piece`, from memory or as a view of the
+        memory-mapped file. Raises SourceError."""
         stored, key = self._pieces[piece][name], (piece, name)
         if stored.mapped is None:
             if key not in self._kept:

@@ -74,8 +74,8 @@ def _fits(value: np.ndarray, is_strict: bool, wanted: np.dtype[Any]) -> bool:
 
 
 def _to_array(value: Any) -> tuple[np.ndarray, bool] | None:
-    """Return (array, whether the user chose its dtype) for a number, a list, a tuple, an array or a tensor. The user
-    has chosen the dtype if the value is an array or tensor. A list can contain texts too. Return None for any other
+    """Convert a number, a list, a tuple, an array or a tensor to an array. Return (array, is_typed); `is_typed`: the
+    value is an array or tensor, whose dtype the user chose. A list can contain texts too. Return None for any other
     value, and for a list whose items have different lengths."""
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value), True

@@ -26,8 +26,8 @@ def get_shared(plan: Plan) -> tuple[SharedParameter, ...]:
 
 
 def share_tensors(stages: Sequence[nn.Module], names: Sequence[str]) -> None:
-    """Make `stages`, the modules of the pipeline stages on this rank, use one common tensor for each of the parameters
-    `names`."""
+    """Make the parameters `names` use one common tensor in all `stages`, the modules of the pipeline stages on this
+    rank."""
     for name in names:
         held = [stage for stage in stages if name in dict(stage.named_parameters(remove_duplicate=False))]
         for stage in held[1:]:

@@ -171,9 +171,9 @@ class PipelineDriver:
 
     def _make_examples(self, level: int, stage: int, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
         """Return examples of the outputs of a stage: tensors on the meta device with the shapes and dtypes for one
-        microbatch on this rank. Without them, torch would run the stage on uninitialised memory to find these. `level`:
-        index of the length bucket. `stage`: index of the stage; for -1 (before the first stage) the result is empty.
-        `dtypes`: dtypes of the outputs."""
+        microbatch on this rank. They spare torch a run of the stage to find the shapes. `level`: index of the length
+        bucket. `stage`: index of the stage; for -1 (before the first stage) the result is empty. `dtypes`: dtypes of
+        the outputs."""
         shapes = pipeline_of(self._plan).output_shapes[level][stage] if stage >= 0 else ()
         return tuple(
             torch.empty(

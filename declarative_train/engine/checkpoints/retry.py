@@ -19,8 +19,8 @@ FINAL = (FileNotFoundError, PermissionError, CheckpointFailure)  # a missing buc
 
 class Retry:
     """Callable that runs the operations of one save, and repeats those that fail. `limit_s`: time limit for
-    repetitions, in seconds from the first failure of the save; 0, for a local disk: nothing is repeated. `reason`: why
-    the current operation failed last, or None if it has not failed; other threads may read it."""
+    repetitions, in seconds from the first failure of the save (0: nothing is repeated). `reason`: why the current
+    operation failed last, or None if it has not failed; other threads may read it."""
 
     def __init__(self, limit_s: float) -> None:
         self.reason: str | None = None

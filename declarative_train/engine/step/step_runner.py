@@ -112,7 +112,7 @@ class StepRunner:
         return self._to_exact_device(self.forward_path.values(self.forward_path.chunk(batch), call))
 
     def _to_exact_device(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the values that losses and metrics read, by name, on the device where these are computed
+        """Return the values that losses and metrics read, by name, on the device that computes losses and metrics
         (`exact_device`)."""
         if self._exact_device is None:
             return values

@@ -142,9 +142,9 @@ def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
 
 
 def _check_answers(recipe: Recipe, place: str, text: _Text, *, is_whole: bool) -> Iterator[Diagnostic]:
-    """Warn if answers are often cut off at the length of a sample. Also warn if they often lack a token that ends them.
-    `place`: dotted path of the field in the recipe. `is_whole`: every text stays in one sample, even if the field is
-    packed, because several fields are packed together."""
+    """Warn if answers are often cut off at the length of a sample, or often lack a token that ends them. `place`:
+    dotted path of the field in the recipe. `is_whole`: every text stays in one sample, because several fields are
+    packed together."""
     num_cut = num_lost = num_ended = num_answers = 0
     last = 0
     for row in text.rows.tolist():
@@ -257,7 +257,7 @@ def _slice_of(scope: Scope, wire: Wire) -> _Slice | None:
 
 
 def _check_masks(recipe: Recipe, texts: dict[str, _Text]) -> Iterator[Diagnostic]:
-    """Warn about each mask of a layer, block or loss that is reversed, and so true for padding alone."""
+    """Warn about each mask of a layer, block or loss that is reversed: it is true for padding and false for tokens."""
     scope = recipe.model.scope
     for node in scope.nodes:
         for port in ("attention_mask", "mask"):

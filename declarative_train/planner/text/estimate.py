@@ -278,8 +278,8 @@ def transfer_s(estimate: EstimatePlan) -> float:
 def verdict(before: ScalingRow, each: ScalingRow) -> str:
     """Return in words whether it pays to use the devices of row `each` instead of the fewer devices of row `before`.
 
-    pays             for each doubling of the devices, a step becomes at least `PAYS` times as fast
-    pays if hidden   this is so only if communication overlaps with computing as far as possible
+    pays             each doubling of the devices makes a step at least `PAYS` times as fast
+    pays if hidden   the same, but only if communication overlaps with computing as far as possible
     does not pay     otherwise
     """
     assert before.plan is not None

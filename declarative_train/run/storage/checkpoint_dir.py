@@ -80,8 +80,8 @@ def _above(path: object) -> list[Path]:
 
 
 def external_root(run_dir: Path) -> str | None:
-    """Return the folder in which an existing run saves its checkpoints, if it is outside the run's own folder
-    `run_dir`. Otherwise return None."""
+    """Return the folder in which the run in `run_dir` saves its checkpoints, if it is outside `run_dir`; otherwise
+    None."""
     root = checkpoints_root(str(run_dir))
     return None if root == f"{run_dir}/{CHECKPOINTS}" else root
 

@@ -136,7 +136,7 @@ def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[Candidate
 
 
 def axes_of(plan: Plan) -> Settings:
-    """Return the value of `parallelism` with which a recipe gets the layout of this plan. Without a pipeline, the last
+    """Return the value of the recipe's key `parallelism` that gives the layout of `plan`. Without a pipeline, the last
     axis of data parallelism has the size `all`, so that the value can also be used with other numbers of GPUs."""
     layout = plan.layout
     sizes = {axis.name: axis.size for axis in layout.mesh}

@@ -50,10 +50,9 @@ def varlen() -> Any:
 
 
 def serves(q_BHTK: Tensor, dropout: float, needs_weights: bool) -> bool:
-    """Return whether torch's varlen attention can compute attention for these queries. It needs a GPU, half precision,
-    and a head width that the kernel supports. It cannot be used with dropout, under torch.compile, or if the layer
-    needs the attention weights (`needs_weights`).
-    """
+    """Return whether torch's varlen attention can be used for the queries `q_BHTK`. It needs a GPU, half precision, and
+    a head width that the kernel supports. It cannot be used with dropout, under torch.compile, or if the layer needs
+    the attention weights (`needs_weights`)."""
     if dropout or needs_weights or torch.compiler.is_compiling() or varlen() is None:
         return False
     K = q_BHTK.shape[-1]

@@ -190,8 +190,8 @@ class RandomResizedCrop(Transform):
         return [cropping(*part), scaling(part[2:], sides(self.size))]
 
     def _part(self, height: int, width: int, drawn: Drawn) -> tuple[int, int, int, int]:
-        """Return (top, left, height, width) of a random crop of an image of this height and width. If ten random crops
-        are larger than the image, return the largest crop in the center with an allowed aspect ratio."""
+        """Return (top, left, height, width) of a random crop of an image of `height` x `width` pixels. If ten random
+        crops are larger than the image, return the largest crop in the center with an allowed aspect ratio."""
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(10):
             area = height * width * drawn.uniform(*self.scale)
