@@ -40,7 +40,7 @@ used_variables = _UsedVariables()
 
 def record_variable(name: str, value: str) -> None:
     """Record the value of an environment variable that a recipe or a plan uses, so that `masked` and `with_names` find
-    it."""
+    it in texts. Values shorter than SHORTEST are not recorded."""
     used_variables.num_reads += 1
     if len(value) < SHORTEST or value in used_variables.names:
         return

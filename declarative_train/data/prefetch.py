@@ -48,8 +48,8 @@ def _on_stderr(message: str) -> None:
 
 
 class Patience:
-    """Limits of waiting for data: after `limit_s` seconds without progress a wait is an error. The function `report`
-    shows the message about a long wait."""
+    """Limits of waiting for data: a wait of more than `limit_s` seconds without progress is an error. The function
+    `report` shows the message about a long wait."""
 
     def __init__(self) -> None:
         self.reset()

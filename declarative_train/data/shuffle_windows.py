@@ -185,9 +185,9 @@ def convert_into(
     parts: Mapping[FieldReader, np.ndarray],
     lazy: Sequence[FieldReader],
 ) -> dict[str, np.ndarray]:
-    """Convert rows of the table, and write the values of each field into its array in `parts`. `numbers`: the rows.
-    Return {column: content} for the columns of the fields `lazy`, which are not converted. Raises BadSampleError and
-    SourceError."""
+    """Convert rows of the table, and write the values of each field into its array in `parts`. `numbers`: indices of
+    the rows. Return {column: content} for the columns of the fields `lazy`, which are not converted. Raises
+    BadSampleError and SourceError."""
     read = read_once(prepared.table, column_names([*parts, *lazy]), numbers)
     for part, out in parts.items():
         with in_row(part, numbers):

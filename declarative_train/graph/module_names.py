@@ -33,7 +33,7 @@ def is_of_torch(name: str, is_sharded: bool = False) -> bool:
 
 
 def attribute(name: str, is_sharded: bool = False) -> str:
-    """Return the attribute of a module by which generated code calls the node `name`. It is `name` itself or, if
+    """Return the attribute of a torch module by which generated code calls the node `name`: `name` itself or, if
     torch's modules have an attribute of this name, `name` with a prefix. `is_sharded`: `fully_shard` will be applied to
     the module, so the names of its methods get the prefix too."""
     return f"{_BEFORE}{name}" if is_of_torch(name, is_sharded) else name

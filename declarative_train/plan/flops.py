@@ -55,8 +55,8 @@ def mean_flops(parts: Iterable[tuple[float, FlopsPlan]]) -> FlopsPlan:
 
 
 def unit_works(opened: Graph, parameters: Iterable[ParameterPlan]) -> dict[str, tuple[Work, ...]]:
-    """Return the arithmetic and memory traffic of a model: a dict from each node to one `Work` (graph/cost.py) for each
-    layer and expression in it. `opened`: the graph of the model after `open_blocks`, in which each unit is one node."""
+    """Return {node: arithmetic and memory traffic}, with one `Work` (graph/cost.py) for each layer and expression in
+    the node. `opened`: the graph of the model after `open_blocks`."""
     parameters = tuple(parameters)
     shapes = {item.name: item.shape for item in parameters}
     return work_of(opened, shapes, frozenset(item.name for item in parameters if item.frozen))

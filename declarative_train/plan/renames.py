@@ -204,10 +204,10 @@ def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, 
 def join_shapes(
     made: Mapping[str, Sequence[PartPlan]], found: Shapes
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return (shapes, None). `shapes` is a dict from the name of each tensor to its shape after joining. If tensors to
-    be joined differ in more than their number of rows, return {} and (problem, hint).
+    """Return (shape of each tensor after joining, None). If tensors to be joined differ in more than their number of
+    rows, return ({}, (problem, hint)).
 
-    `made`: dict from joined tensor to its parts. `found`: shapes of the file's tensors.
+    `made`: {joined tensor: its parts}. `found`: shapes of the file's tensors.
     """
     shapes = {}
     for new, parts in made.items():

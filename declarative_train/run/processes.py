@@ -393,9 +393,9 @@ def report(job: RankJob, failure: Failure, num_ranks: int) -> list[str]:
 
 
 def resume_hint(job: RankJob) -> list[str]:
-    """Return lines that name the last complete checkpoint and the command that continues from it. They are the end of a
-    message. If the checkpoints are in a remote store that does not answer soon, the lines name the last checkpoint that
-    this run saved there."""
+    """Return lines for the end of a failure message: the last complete checkpoint and the command that continues from
+    it. If the checkpoints are in a remote store that does not answer soon, it is the last checkpoint that this run
+    saved there."""
     from declarative_train.engine.checkpoints.store import CheckpointStore, hasty_damage
     from declarative_train.run.event import CheckpointSaved
     from declarative_train.run.sinks.jsonl import read_events

@@ -107,9 +107,9 @@ def bare_templates(line: str) -> list[tuple[int, int]]:
 
 
 def flow_value(line: str, at: int) -> tuple[int, int]:
-    """Return (start, end) of the value around offset `at` inside `[ ]` or `{ }`. The value begins after the previous `:
-    `, comma or opening bracket, and ends before the next comma or closing bracket. It may contain nested brackets.
-    """
+    """Return (start, end) of the value around offset `at` inside `[ ]` or `{ }`. The value begins after the previous
+    colon and space, comma or opening bracket, and ends before the next comma or closing bracket. It may contain nested
+    brackets."""
     start = at
     depth = 0  # number of closed brackets whose opening one is still to the left
     while start > 0:

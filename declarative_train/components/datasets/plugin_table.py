@@ -106,8 +106,9 @@ class PluginTable(Table):
 
     @contextmanager
     def _as_source_error(self, doing: str, row: int | None = None) -> Iterator[None]:
-        """Convert any exception of the user's code in the `with` block into SourceError. `doing`: what the code does.
-        `row`: index of the row that is read, if it is one. The message contains both, and the line of the code."""
+        """Convert any exception of the user's code in the `with` block into SourceError. The message contains `doing`
+        (what the code does), the row if there is one, and the line of the code. `row`: index of the row that is read.
+        """
         try:
             yield
         except Exception as error:  # any exception of the user's code is reported

@@ -1,6 +1,8 @@
 """Choice of the checkpoint whose weights are read, for `model.weights` and for commands that use a trained model. The
-path is a checkpoint, the folder of a run, or the folder of all runs of a recipe. A resume chooses its checkpoint in
-`run/storage/run_dir.py`."""
+user gives the path of a checkpoint, of a run's folder, or of the folder of all runs of a recipe.
+
+A resume chooses its checkpoint in `run/storage/run_dir.py`.
+"""
 
 from __future__ import annotations
 

@@ -63,9 +63,9 @@ class SqliteDataset(FilesDataset):
 
     @classmethod
     def open_files(cls, paths: Sequence[str], source: Mapping[str, object]) -> Table:
-        """Open a table in SQLite files other than those of the run, for example for predictions. `source`: source of
-        the run. If it also reads SQLite files, the table must have the same name; otherwise the first file must have
-        only one table. Raises SourceError."""
+        """Open a table in SQLite files that the user gives, for example for predictions. `source`: source of the run.
+        If it reads SQLite too, the table must have the same name; otherwise the first file must have only one table.
+        Raises SourceError."""
         own = str(source["table"]) if source.get("type") == "sqlite" else None
         return cls(path=tuple(paths), table=only_table(paths[0], own)).open()
 

@@ -290,7 +290,7 @@ class _WorkerError(NamedTuple):
 
 def _try_write_part(number: int, start: int, stop: int) -> _WorkerError | None:
     """Encode texts `start` to `stop` in a worker process, and write their tokens as part number `number`. Return None,
-    or a description of an expected error, because the exception itself cannot be pickled."""
+    or a description of an expected error; the exception itself cannot be pickled."""
     try:
         _write_part(number, start, stop)
     except BadValueError as error:

@@ -23,7 +23,7 @@ class Sampling:
 
 
 def choose_token(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """Return the number of one token, sampled from logits (V,)."""
+    """Return the number (id) of one token, sampled from logits (V,)."""
     if sampling.temperature == 0:
         return int(logits.argmax())
     p = (logits.double() / sampling.temperature).softmax(-1)

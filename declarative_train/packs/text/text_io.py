@@ -133,7 +133,7 @@ class TextCodec:
 
     @classmethod
     def of(cls, plan: Plan, field: str) -> TextCodec:
-        """Return the converter for a field of tokens. Raises TokenizerError."""
+        """Return the converter between texts and tokens for the field `field`. Raises TokenizerError."""
         spec = next(each for each in plan.data.fields if each.name == field)
         component = spec.component if _is_tokens(spec) else plan.data.source
         found = tokenizer_of(component)

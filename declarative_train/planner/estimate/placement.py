@@ -152,9 +152,9 @@ def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
 def candidate_parts(
     stages: Sequence[tuple[str, ...]], held: Sequence[tuple[int, ...]], schedule: str, num_microbatches: int
 ) -> tuple[DevicePart, ...]:
-    """Return the part of the model on each rank of a pipeline. The number of microbatches that wait for their backward
-    is computed by a formula for the schedule, not from the schedule itself. `stages`: names of the nodes in each stage.
-    `held[rank]`: indices of the stages on a rank."""
+    """Return the part of the model on each rank of a pipeline. `stages`: names of the nodes in each stage.
+    `held[rank]`: indices of the stages on a rank. `schedule`: its formula gives the number of microbatches that wait
+    for their backward on each rank."""
     row = PIPELINE_SCHEDULES[schedule]
     return tuple(
         DevicePart(

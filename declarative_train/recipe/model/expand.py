@@ -160,7 +160,8 @@ class _GraphFrame(NamedTuple):
 
 
 class _Expander:
-    """Expansion of one model. A block with the same parameters and connected inputs is expanded once."""
+    """Expander of the blocks of one model. A block that is used again with the same parameters and connected inputs is
+    expanded only once."""
 
     def __init__(self, library: TypeLibrary, templates: Templates, paths: Paths) -> None:
         self._paths = paths

@@ -172,7 +172,8 @@ class _Names:
         return {each.name.partition(".")[0]: describe_spec(next(iter(each.outputs.values()))) for each in nodes}
 
     def _ports(self, block: Path) -> list[str]:
-        """Return the names of a block's inputs. In the recipe they are a list `[x, mask]` or the keys of a mapping."""
+        """Return the names of a block's inputs. The recipe writes them as a list `[x, mask]` or as the keys of a
+        mapping."""
         inputs = find(self.root, (*block, "inputs"))
         if isinstance(inputs, Sequence):
             return [item.text for item in inputs.items if isinstance(item, Scalar)]

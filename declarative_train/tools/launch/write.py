@@ -20,9 +20,9 @@ PORT = 29500
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Engine for which a job file is written. `file`: name of the job file. `submit`: the command that submits it.
-    `is_here`: the job sees the disk of this machine, so that it uses the same Python environment. `sweeps`: the engine
-    can run sweeps. `is_copied`: the engine copies the working directory to its machines."""
+    """System that runs jobs, for which a job file is written. `file`: name of the job file. `submit`: the command that
+    submits it. `is_here`: the job sees the disk of this machine, so that it uses the same Python environment. `sweeps`:
+    the system can run sweeps. `is_copied`: it copies the working directory to its machines."""
 
     file: str
     submit: tuple[str, ...]

@@ -28,10 +28,8 @@ def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype
 
 def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items_per_row: int) -> Tensor:
     """Return the number of items, each counted with its weight: mask times row weight. A missing mask or row weight
-    counts as 1. The result is a float64 scalar on the device of the mask or the row weights; on the CPU if both are
-    None. `rows`: number of rows, used only if both are None. `items_per_row`: number of items of a row, used only
-    without a mask.
-    """
+    counts as 1. The result is a float64 scalar on the device of these tensors; on the CPU if both are None. `rows`:
+    number of rows, used only if both are None. `items_per_row`: number of items of a row, used only without a mask."""
     if mask is not None:
         weight = mask.to(torch.float64)
         if row_weight is not None:

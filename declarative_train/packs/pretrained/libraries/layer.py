@@ -100,8 +100,8 @@ class LibraryLayer(Layer):
 
     @abstractmethod
     def check_inputs(self, inputs: Inputs) -> ShapeError | None:
-        """Return an error if the keys or inputs of the node do not fit the model, otherwise None. It may import the
-        library. It may also raise LibraryError for such an error."""
+        """Return an error if the keys or inputs of the node do not fit the model, otherwise None. Some of these errors
+        are raised instead, as LibraryError. The check may import the library."""
 
     @abstractmethod
     def make(self, inputs: Inputs, *, draws: bool) -> nn.Module:
