@@ -393,7 +393,7 @@ def report(job: RankJob, failure: Failure, num_ranks: int) -> list[str]:
 
 
 def resume_hint(job: RankJob) -> list[str]:
-    """Return lines for the end of a failure message: the last complete checkpoint and the command that continues from
+    """Return lines for the end of a message: the last complete checkpoint and the command that continues from
     it. If the checkpoints are in a remote store that does not answer soon, it is the last checkpoint that this run
     saved there."""
     from declarative_train.engine.checkpoints.store import CheckpointStore, hasty_damage

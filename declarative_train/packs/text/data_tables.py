@@ -46,7 +46,7 @@ def _make_rows(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
     if isinstance(table, PackedRows):
         for field, each in table.fields.items():
             packed = each.packing
-            found.append(_lengths_column(name, field, each.sizes, packed.length, packed.num_samples, packed.fill))
+            found.append(_column(name, field, each.sizes, packed.length, packed.num_samples, packed.fill))
     elif isinstance(table, TextRows):
         rows = chosen.rows.at(np.arange(len(chosen.rows)))
         for field, (component, tokens) in table.fields.items():
@@ -55,11 +55,11 @@ def _make_rows(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
             if component.buckets and chosen.levels is not None:
                 spaces = np.array(component.buckets)[chosen.levels]
             fill = float(np.minimum(sizes, spaces).sum() / max(spaces.sum(), 1))
-            found.append(_lengths_column(name, field, sizes, component.longest, len(sizes), fill))
+            found.append(_column(name, field, sizes, component.longest, len(sizes), fill))
     return found
 
 
-def _lengths_column(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fill: float) -> tuple[str, ...]:
+def _column(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fill: float) -> tuple[str, ...]:
     """Return the column of the table of lengths for one field in one set, as texts: names of the set and of the field,
     then the values.
 
