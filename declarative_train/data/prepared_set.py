@@ -162,8 +162,7 @@ class PreparedSet:
             raise BadSampleError(part, row, error.cause) from error
 
     def read_columns(self, samples: np.ndarray) -> dict[str, LazyValues]:
-        """Return {lazy field: content of its columns} for `samples`, which are indices in the set. Raises SourceError.
-        """
+        """Return {lazy field: content of its columns} for `samples` (indices in the set). Raises SourceError."""
         lazy = self.lazy
         read = self.table.read(column_names(lazy), self.rows.at(samples))
         return {part.name: LazyValues.of(part.field, part.columns, read) for part in lazy}

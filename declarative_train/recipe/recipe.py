@@ -114,8 +114,7 @@ class Recipe(NamedTuple):
 
     @property
     def wires_read(self) -> frozenset[str]:
-        """Names of the fields that the model reads, and of the fields, nodes and outputs that losses and metrics read.
-        """
+        """Names of the fields that the model reads, and of fields, nodes and outputs that losses and metrics read."""
         terms = (*self.objective.losses.values(), *self.objective.metrics.values())
         named = (getattr(term, key) for term in terms for key in ("input", "target", "mask"))
         return frozenset({*self.model.scope.inputs, *(name for name in named if name is not None)})
