@@ -56,8 +56,8 @@ class ParameterCut:
 class NodeCut:
     """Division of a node of the graph, or of a submodule of a node, over the ranks of the `tensor` or `expert` axis.
 
-    `kind`: the way of dividing; "": it is not divided, so every rank has a whole copy. `reason`: why it is not divided.
-    `sent`: only for experts in a model of a library: how many elements are sent to the experts for each position."""
+    `kind`: how it is divided; "" if every rank has the whole node, and then `reason` says why. `sent`: for experts in a
+    library's model, how many elements are sent to the experts for each position; otherwise 0."""
 
     kind: CutKind | Literal[""]
     reason: str = ""

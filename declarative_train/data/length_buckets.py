@@ -148,8 +148,9 @@ class BucketOrder:
         return int(self._window(epoch, window)[1][place])
 
     def _arrange(self, epoch: int, window: int) -> tuple[np.ndarray, np.ndarray]:
-        """Arrange the samples of one window of global batches by level. Return two arrays: for each position of the
-        window, the position that its sample has in the order without buckets; for each batch, its level."""
+        """Sort the samples of one window of global batches into batches of equal level (index of the length bucket),
+        where possible. Return two arrays: for each position of the window, the position of its sample in the order
+        without buckets; for each batch, the highest level in it."""
         size, first = self._size, window * _WINDOW
         count = min(_WINDOW, self._num_full - first)
         before = np.arange(first * size, (first + count) * size)

@@ -350,8 +350,8 @@ class EvaluationBatches:
         return ahead(self.batch, 0, len(self))
 
     def _iterate_kept(self) -> Iterator[Batch]:
-        """Yield this rank's batches. The first evaluation reads them from files and keeps them in host memory, where
-        later evaluations find them. This is for sets that are not in memory, but are small enough for it."""
+        """Yield this rank's batches of a set that is small enough to be kept in host memory. The first evaluation reads
+        them from files and keeps them; later evaluations reuse them."""
         key = tuple(self._slots), self.num_samples
         made = iter(self._set.kept[key]) if key in self._set.kept else self._read_and_keep(key)
         for (batch,) in from_host(([batch] for batch in made), 0, len(self), self._device):
@@ -422,8 +422,8 @@ def _cuts(spec: DataSpec, samples: SampleSet) -> BucketCuts | None:
 
 
 def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> bool:
-    """Return whether all of a set that is in host memory may be copied to the device, according to `may_lie_on_gpu`.
-    For a device that is not a GPU, return True. `steps_bytes`: memory that a step needs."""
+    """Return whether all of a set that is in host memory may be copied to `device`, by the rule of `may_lie_on_gpu`.
+    Return True if the device is not a GPU. `steps_bytes`: memory that a step needs."""
     import torch
 
     if not is_gpu(device):

@@ -26,7 +26,7 @@ class SetRows(ABC):
 
     @abstractmethod
     def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the row numbers in the table at these places of the set, int64."""
+        """Return the row numbers in the table, int64, of the set's rows with the indices `places`."""
 
     @abstractmethod
     def between(self, start: int, stop: int) -> slice | np.ndarray:
@@ -78,9 +78,8 @@ class RowList(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowChain(SetRows):
-    """Rows of a set of a mixture, whose table is the concatenation of several tables. `pieces`: the rows of the set in
-    each of these tables, as row numbers of that table. `firsts`: row number in the concatenation of the first row of
-    each table."""
+    """Rows of a set whose table is the concatenation of several tables (a mixture). `pieces`: for each table, the set's
+    rows as row numbers of that table. `firsts`: for each table, its first row as a row number of the concatenation."""
 
     pieces: tuple[SetRows, ...]
     firsts: tuple[int, ...]
@@ -208,13 +207,13 @@ class RowShare(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Windows:
-    """Samples that are windows of `length` consecutive places of a set.
+    """Samples that are windows of `length` consecutive rows of a set.
 
-    The places are divided into runs (ranges of consecutive rows). No window extends from one run into the next. Window
-    k of a run, from 0, begins `k * stride` places after the start of the run.
+    The set is divided into runs (ranges of rows), and each window is within one run. Window k of a run, from 0, begins
+    `k * stride` rows after the start of the run.
 
-    begins   (runs,) place at which each run begins
-    counts   (runs + 1,) for each run, how many samples the runs before it have; then the number of all samples
+    begins   (runs,) index in the set at which each run begins
+    counts   (runs + 1,) number of samples in all runs before each run, then in all runs
     """
 
     length: int

@@ -76,8 +76,8 @@ def _as_fields(value: Any) -> dict[str, object]:
 
 
 def prepare_sets(spec: DataSpec) -> dict[str, PreparedSet]:
-    """Return the prepared sets by name, `training` first. They are prepared now, if `remember` or `accept` did not keep
-    sets of an equal spec. Raises DataError if the data differ from the spec."""
+    """Return the prepared sets by name, `training` first. Sets that are still in memory for an equal spec are reused;
+    otherwise they are prepared now. Raises DataError if the data differ from the spec."""
     key = _key(spec)
     if key not in _latest:
         try:

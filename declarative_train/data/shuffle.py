@@ -9,8 +9,8 @@ windows        a stream is cut into windows of W blocks; the samples of each win
 sequence       position p of the epoch is the next sample of stream p mod S
 batch          consecutive positions of the sequence, sorted by stream
 
-So a batch has samples of all streams, and the samples of one stream are consecutive in it. A rank, which has some
-slots of each batch, reads only some streams. Another batch size cuts the same sequence at other positions. The first
+So a batch has samples of all streams, and the samples of one stream are consecutive in it. A rank computes a fixed part
+of each batch, so it reads only some streams. Another batch size cuts the same sequence at other positions. The first
 window of a stream is one block, so that the first batch is ready early. The size of the second window differs from
 stream to stream, so that streams reach the end of their windows at different times.
 """
@@ -126,9 +126,9 @@ class RolledOrder:
         return np.asarray(self.stretches[streams] + turns)
 
     def places_of_batches(self, positions: np.ndarray, count: int) -> np.ndarray:
-        """Return the indices into the block layout of some samples of `count` consecutive full batches. `positions`:
-        positions of the epoch in the first of these batches, whose samples are meant. In each later batch, the samples
-        at the same distance from the start of the batch are meant."""
+        """Return the indices into the block layout of certain samples in `count` consecutive full batches. `positions`:
+        positions of these samples in the epoch, for the first batch. In the other batches, the samples at the same
+        offsets are used."""
         size, streams = self._batch_size, self.num_streams
         if size % streams:
             return self.places((positions + size * np.arange(count)[:, None]).ravel())
@@ -264,7 +264,7 @@ class EpochLayout:
 
     def pieces(self, window: ShuffleWindow) -> list[BlockPiece]:
         """Return the pieces of blocks that a window consists of, in the order of the block layout.
-        `ShuffleWindow.inner` counts the samples of the window in this order."""
+        `ShuffleWindow.inner` has indices of samples in this order."""
         start, stop = window.start, window.start + window.size
         first = int(np.searchsorted(self._laid, start, side="right")) - 1
         last = int(np.searchsorted(self._laid, stop, side="left"))
@@ -321,9 +321,9 @@ def samples_before(places: np.ndarray, windows: Windows | None) -> np.ndarray:
 
 
 def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int | None) -> int:
-    """Return the size in bytes up to which the set is kept in memory. `window`: size of the shuffle window in samples,
-    if the recipe sets it. If it is smaller than the set, and the set can be read in blocks, return 0: the set is then
-    read in blocks."""
+    """Return the largest size in bytes with which a set is kept in memory. It is 0 if the set can be read in blocks and
+    is larger than the shuffle window: then the set is read in blocks. `window`: size of the shuffle window in samples,
+    if the recipe sets it."""
     num_samples = len(rows) if windows is None else len(windows)
     if table.blocks is None or window is None or window >= num_samples:
         return HOLD_BYTES

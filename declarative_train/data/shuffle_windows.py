@@ -105,8 +105,8 @@ class Runs(NamedTuple):
             yield int(owners[mine[0]]), Runs(self.places[mine], self.firsts[mine], self.lengths[mine])
 
     def numbers(self, first: int = 0) -> slice | np.ndarray:
-        """Return the index in the source of each row of the runs, counted from index `first` of the source. The result
-        is a slice if all these indices are consecutive, else an array."""
+        """Return the indices of the rows in the runs, counted from row `first` of the source. The result is a slice if
+        they are consecutive, else an array."""
         begins = self.firsts - first
         if bool((begins[1:] == begins[:-1] + self.lengths[:-1]).all()):
             return slice(int(begins[0]), int(begins[-1] + self.lengths[-1]))
@@ -249,8 +249,8 @@ class HeldWindow:
         return self._place is None
 
     def _room(self, parts: Sequence[FieldReader], num_rows: int) -> dict[FieldReader, np.ndarray]:
-        """Return a dict from field to an array for `num_rows` rows. The arrays are parts of the arena, or new arrays if
-        the arena is full or a field is lazy."""
+        """Return a dict from field to an array for `num_rows` rows. It is a slice of the shared arena, or a new array
+        if the arena is full or a field is lazy."""
         self._num_rows, self._place = num_rows, None if self._prepared.lazy else self._arena.take(num_rows)
         if self._place is None:
             own = {part: np.empty((num_rows, *part.row.shape), window_dtype(self._prepared, part)) for part in parts}

@@ -119,8 +119,8 @@ class Inherited(NamedTuple):
         return {key: value for key, value in self.spec.statistics.items() if key not in _OF_THE_DATA}
 
     def is_alike(self, field: Field) -> bool:
-        """Return whether the statistics of the earlier run are used for `field` without computing any: the earlier run
-        has some, and the field has the same keys and values in both recipes."""
+        """Return whether `field` has the same keys and values as in the earlier run, and that run has statistics of it.
+        Then these are used, and none are computed."""
         return bool(self.statistics) and self.spec.component == field.as_data()
 
 
@@ -133,8 +133,8 @@ def origin_of(inherited: Inherited | None) -> str:
 def measure_missing(
     table: Table, training: SetRows, parts: Sequence[FieldReader], inherited: Mapping[str, Inherited]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
-    """Return statistics and errors like `measure`. Statistics that the earlier run has are taken from it; only the
-    others are computed."""
+    """Return statistics and errors like `measure`, but take the statistics in `inherited`, which an earlier run
+    measured, from there. Only the others are computed."""
     taken = {name: each.statistics for name, each in inherited.items()}
     asked = [part for part in parts if part.name not in taken or not inherited[part.name].is_alike(part.field)]
     statistics, problems = measure(table, training, asked)

@@ -232,12 +232,10 @@ def join_freed_memory() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Keep freed CPU memory in this process from now on, if the C library supports this (`mallopt` of glibc).
+    """Make this process keep freed CPU memory, if the C library supports this (`mallopt` of glibc).
 
-    Each step frees its activations. By default the C library returns large pieces to the system, which clears every
-    page again in the next step. The measured cost was 3,000 page faults per step, a twentieth of the time of a small
-    GPT and a tenth of that of a small CNN. With this setting a rank's memory stays at its peak, which the plan and the
-    logs show."""
+    By default, large freed blocks go back to the system, which must clear their pages again in the next step. This cost
+    up to a tenth of the time of a small model. The price is that a rank's memory stays at its peak."""
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -144,7 +144,7 @@ def make_room(keep: str, limit: int | None = None) -> None:
 
 
 def _remove(path: str) -> bool:
-    """Delete a file that no process has locked. Return whether the file no longer exists."""
+    """Delete a file if no process has locked it. Return whether the file no longer exists."""
     try:
         with open(path, "rb") as file:
             if not try_lock(file.fileno()):

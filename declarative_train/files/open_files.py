@@ -91,13 +91,13 @@ def skip_bad_rows(skips: bool) -> Iterator[None]:
 
 
 class OpenFiles(Generic[T]):
-    """Cache of open files: the results of `open_one` (a reader, a mapping) by path. The most recently used ones stay
-    open.
+    """Cache of open files: the results of `open_one` by path. The most recently used ones stay open. All methods are
+    thread-safe.
 
-    A local file must keep the size and date that it had when it was first opened; otherwise its rows would come from
-    two different tables. `own_after_fork`: a forked process opens the files again, because two processes would share
-    the position in an open file (a mapping has no position). `own_by_thread`: each thread opens files for itself, for
-    readers that are not thread-safe. All methods are thread-safe."""
+    A local file must keep the size and date that it had when it was first opened; otherwise rows of two different
+    tables would be mixed. `own_after_fork`: a forked process opens the files again, because it would share the position
+    in an open file with its parent. `own_by_thread`: each thread opens the files again, for readers that are not
+    thread-safe."""
 
     def __init__(
         self,

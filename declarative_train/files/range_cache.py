@@ -99,13 +99,12 @@ class Ranges:
         return [found[grain] for grain in range(first, last)]
 
     def _more(self, missing: Sequence[int], last: int, handles: dict[int, int]) -> list[int]:
-        """Return the indices of grains (pieces of 64 KiB) to request ahead, together with the grains `missing`. Return
-        [] if the file is not read from front to back.
+        """Return the indices of grains (pieces of 64 KiB) to request ahead, together with the grains `missing`. They
+        are the grains after `last` that the cache lacks, in the same segment (file of the cache). Return [] if the file
+        is not read from front to back, or if this process has not locked the segment.
 
-        The grains to request ahead are not in the cache. They follow the last grain that the caller reads, in the same
-        segment (file of the cache). This process must have locked that segment; otherwise the result is []. `last`:
-        index after the last grain that the caller reads. `handles`: descriptors of the segments that this process has
-        locked."""
+        `last`: index after the last grain that the caller reads. `handles`: descriptors of the segments that this
+        process has locked."""
         if not missing:
             return []
         least, most = _AHEAD
@@ -236,8 +235,8 @@ def _at(slot: int) -> int:
 
 
 def _head(handle: int) -> list[int]:
-    """Return the head of the open segment file `handle`. It has two numbers for each grain (piece of 64 KiB): the
-    number of its slot in the file, from 1 (0: missing), and its checksum."""
+    """Return the head of an open segment file of the cache. It has two numbers for each grain (piece of 64 KiB): its
+    slot in the file, counted from 1 (0: missing), and its checksum. `handle`: descriptor of the file."""
     found = os.pread(handle, _HEAD.size, 0)
     return list(_HEAD.unpack(found) if len(found) == _HEAD.size else [0] * (2 * _OF_SEGMENT))
 

@@ -1,5 +1,4 @@
-"""Formats of weight files. Also the names, shapes, dtypes and byte ranges of the tensors in a file, read without their
-values."""
+"""Formats of weight files, and the headers of their tensors: name, shape, dtype and byte range, read without values."""
 
 from __future__ import annotations
 

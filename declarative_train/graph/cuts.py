@@ -203,9 +203,9 @@ class _Deriver:
         return isinstance(self._found.get(name), LayerCut)
 
     def _divide(self, node: Node) -> dict[str, LayerCut | str]:
-        """Try each way to divide the layer `node`. Return a dict with its division by name. If `node` begins a region,
-        the dict also has the divisions of the region's other linear layers. If `node` stays undivided, its entry is the
-        reason."""
+        """Divide the layer `node` in the first way that is possible. Return a dict from the layer's name to its
+        division or, if it stays undivided, to the reason. If `node` begins a region (layers that are divided together),
+        the dict also has the divisions of the region's other linear layers."""
         for kind in ("heads", "vocabulary", "hidden", "inside"):
             cut = self._divide_as(node, kind)
             if cut is not None:
@@ -283,13 +283,11 @@ class _Deriver:
         yield from rows.items()
 
     def _add_to_region(self, node: Node, columns: dict[str, LayerCut], inner: set[str]) -> list[str]:
-        """Add `node` to a region, and then the nodes that compute its inputs, until the first linear layers are
-        reached. Return the names of all added nodes. `node` computes each feature separately, so all its inputs must be
-        divided in the same way.
+        """Add `node`, which computes each feature separately, to a region (nodes that are divided together). Then add
+        the nodes that compute its inputs, back to the first linear layers. Return the names of all added nodes.
 
-        The result is also written into two arguments. `columns` gets the divisions of the region's first linear layers,
-        by name. `inner` gets the names of the nodes after these layers. Raises _RegionError if an input cannot be
-        divided.
+        `columns`: the function writes into it the divisions of the first linear layers, by name. `inner`: it writes
+        into it the names of the other nodes. Raises _RegionError if an input cannot be divided by features.
         """
         inner.add(node.name)
         added = [node.name]

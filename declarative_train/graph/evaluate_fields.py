@@ -95,13 +95,12 @@ class Observer:
         mask: ObservedValues | None = None,
         ignored: int | None = None,
     ) -> tuple[ShapeError | None, dict[str, str]]:
-        """Check the inputs of a layer, loss or metric with the function `check`. Return (the error or None, notes). The
-        notes are a dict from an input to a text that names the row with its most extreme value. They are empty unless
-        values of the sample rows cause the error.
+        """Check the inputs of a layer, loss or metric with the function `check`. Return (its error or None, notes).
 
-        `check` is called twice: with `specs`, whose intervals have all possible values, and with intervals that have
-        only the values of the sample rows (`seen`). If only the first call returns an error, this becomes a warning; if
-        the sample has all rows of the data, it is dropped. `mask`, `ignored`: as in `narrow`.
+        `check` is called twice: with all values that are possible (`specs`), and with those that occur in the sample
+        rows (`seen`). If only possible values cause an error, it becomes a warning, or is dropped if the sample has all
+        rows of the data. If values in the sample cause it, the notes are a dict from input to a text that names the row
+        with its most extreme value; otherwise {}. `mask`, `ignored`: as in `narrow`.
         """
         close = {port: narrow(spec, seen.get(port), mask, ignored) for port, spec in specs.items()}
         said = check(specs)
@@ -160,8 +159,8 @@ def narrow(
     """Return `spec` with another interval: from the least to the greatest of the values `seen`, which occur in the
     sample rows. Values where `mask` is 0, and values equal to `ignored` (such as `ignore_index`), are left out.
 
-    Return `spec` unchanged if `seen` is None, if no value is left, if one of those left is not finite, if the mask does
-    not fit the values, if the dtype is bool, or if `seen` are the values of a field that declares its range.
+    Return `spec` unchanged if there are no such values, if one of them is not finite, or if the mask does not fit them.
+    Also if the dtype is bool, or if the values are those of a field that declares its range.
     """
     if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
         return spec

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """Result of lowering a recipe.
+    """Result of lowering a recipe to graphs.
 
     batch_graph  graph of the nodes that are computed from fields alone
     graph        graph of the model
@@ -55,7 +55,7 @@ class Lowered:
 
     @property
     def heads(self) -> frozenset[str]:
-        """Paths of the linear layers before losses with `chunks`. Their forward is computed a second time in the
+        """Paths of the linear layers whose output is read by a loss with `chunks`. Their forward is repeated in the
         backward."""
         chunked = [term.edges.input for term in self.terms if getattr(term.component, "chunks", None) is not None]
         return frozenset(head_of(self.graph, self.graph.outputs[name]) for name in chunked)

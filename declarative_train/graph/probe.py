@@ -75,8 +75,8 @@ class Probed:
 
 def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mapping[str, TensorSpec]) -> Probed:
     """Run a layer, and return the specs of its outputs and other facts about its module. `inputs`: specs of the inputs.
-    `built_for`: specs of the inputs for which the module is built; in a second call (`reuse`) they differ from
-    `inputs`. Raises RefusedError and BatchMovedError."""
+    `built_for`: specs of the inputs for which the module was built; they can differ from `inputs` if a `reuse` node
+    calls the layer again. Raises RefusedError and BatchMovedError."""
     if layer.is_library:
         return _probe_library(layer, inputs, built_for)
     if not isinstance(layer, PluginLayer):

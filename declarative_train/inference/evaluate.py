@@ -260,8 +260,8 @@ def _origin_in(prepared: PreparedSet, sample: int) -> tuple[str, dict[str, objec
 
 
 class _Model:
-    """Trained model with the interface of an engine (`run.evaluate.EvaluableModel`), which also passes its outputs to
-    the gatherers of reports."""
+    """Trained model with the interface of an engine (`run.evaluate.EvaluableModel`). It also passes its outputs to the
+    `gatherers`, which collect them for reports."""
 
     def __init__(
         self,

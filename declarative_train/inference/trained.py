@@ -152,8 +152,8 @@ class Trained:
         return Network(self._build(graph, device, keep_quantized), graph)
 
     def graph(self, outputs: Sequence[str]) -> Graph:
-        """Return the graph from fields to the given outputs, from which `network` is built. Raises UsageError for an
-        unknown name."""
+        """Return the graph that computes the given outputs from fields, without all other nodes. Raises UsageError for
+        an unknown name."""
         try:
             return prune(self.plan, outputs)
         except UnknownOutputError as unknown:

@@ -171,9 +171,9 @@ def _rows_taken(part: FieldReader, length: int) -> np.ndarray:
 
 
 def _arrange_windows(table: Table, window: WindowSpec, order: RowOrder, span: int) -> tuple[SetRows, np.ndarray]:
-    """Return (rows, starts). `rows`: the rows of the table in the order in which windows use them, group by group and
-    sorted within each group. `starts`: positions in `rows` at which the N windows begin, (N,). Arguments: `order` is
-    the order of the rows within a group, and `span` the number of rows per window."""
+    """Return (rows, starts). `rows`: the rows of the table, group by group and sorted within each group. `starts` (N,):
+    positions in `rows` at which the N windows begin. `order`: order of the rows within a group. `span`: number of rows
+    per window."""
     runs = make_windows(RowRange(0, table.num_rows), WindowSpec(1, 1, window.by, window.sort), order)
     rows, single = runs
     sizes = np.diff(single.counts)

@@ -30,12 +30,12 @@ HALF = frozenset({"bf16", "fp16"})
 
 @dataclass(frozen=True, slots=True)
 class ReorderedElements:
-    """Counts of the elements per sample that are copied into another memory format. They are for one layer, or for all
-    layers of a graph. A layer copies its inputs and outputs if it computes with another format than the model uses.
+    """Numbers of elements per sample that a layer, or all layers of a graph, copy into another memory format. A layer
+    copies its inputs and outputs if it does not compute in the format that the model uses.
 
     `by_convolutions`: elements that convolutions copy if the model uses the default format. `by_norms`: elements that
-    norms over groups of channels copy if the model uses channels last. `is_slower`: there is a group norm, which is
-    slower with channels last.
+    group and instance norms copy if the model uses channels last. `is_slower`: whether there is a norm that is slower
+    with channels last.
     """
 
     by_convolutions: int = 0
@@ -125,8 +125,7 @@ class ImageLayout:
 
     def count_in(self, node: ReorderedElements, *, is_last: bool) -> int:
         """Return how many elements per sample one node copies into another memory format, in its forward on a GPU.
-        `node`: what the node copies if the model uses the default format, and if it uses channels last. `is_last`: the
-        model uses channels last."""
+        `node`: its numbers for each format of the model. `is_last`: whether the model uses channels last."""
         if not self.has_convolutions:
             return 0
         if is_last:

@@ -108,11 +108,11 @@ def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, lis
 
 
 def _find_pictures(scope: Scope, untouched: Mapping[Wire, tuple[str, Span | None]]) -> Iterator[tuple[str, Span]]:
-    """Yield (field, place in the recipe) for each field that a layer for images reads without any operation before it.
-    The place is that of the layer. For a layer inside a block, it is the place of the block.
+    """Yield (field, span) for each field that a layer for images reads unchanged. The span is that of the layer's input
+    or, for a layer inside a block, that of the block's input.
 
-    `untouched`: the wires (values between nodes) that carry a field unchanged. It is a dict from wire to (field, place
-    of the block that contains `scope`); the place is None if `scope` is the model itself.
+    `untouched`: a dict from each wire (value between nodes) that carries a field unchanged to (field, span). The span
+    is that of the input of the block that contains `scope`; None if `scope` is the model itself.
     """
     seen = set[str]()
     for node in scope.nodes:
@@ -303,5 +303,5 @@ def _is_from_layer(scope: Scope, wire: Wire) -> bool:
 
 
 def key_of_columns(field: FieldSpec) -> str:
-    """Return the key of the field in the recipe that names its columns."""
+    """Return the key under which the field lists its columns in the recipe: `columns` or `column`."""
     return "columns" if field.component.get("columns") is not None else "column"

@@ -82,16 +82,16 @@ class PipelinePlan:
 
 @dataclass(frozen=True, slots=True)
 class ShardingPlan:
-    """Groups of nodes whose parameters fsdp gathers together. Each unit (a block) is one group. The nodes `first`,
-    before all units, are one group, and so are the nodes `last`, after all units. All other parameters form the root
+    """Groups of nodes whose parameters fsdp gathers together. Each unit (a block) is one group. The nodes before all
+    units (`first`) are one group, and so are the nodes after all units (`last`). All other parameters form the root
     group. `shared`: nodes of the root group that are used in several places.
 
-    `reshard`: what happens to gathered parameters after the forward. True: they are freed until the backward. False:
-    they stay gathered. A number: they stay as shards over that many neighbouring ranks. The group of `last` and the
+    `reshard`: what happens to gathered parameters between forward and backward. True: they are freed. False: they stay.
+    A number n: each rank keeps one of n shards, and n neighbouring ranks gather them again. The group of `last` and the
     root group always stay gathered.
 
-    `keeps_gradients`: True: each rank sums whole gradients over the microbatches of a step, and they are reduced once.
-    False: they are reduced after each microbatch.
+    `keeps_gradients`: when gradients are reduced. True: once per step, after each rank has summed whole gradients over
+    its microbatches. False: after each microbatch.
     """
 
     reshard: bool | int = True

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 def split_models(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...]
 ) -> tuple[Lowered, tuple[ParameterPlan, ...], list[Diagnostic]]:
-    """Split each library model into parts, if the recipe has a pipeline. Return the changed lowered recipe, the changed
-    parameters, and diagnostics.
+    """Split each library model into parts, if the recipe has a pipeline; otherwise change nothing. Return the changed
+    lowered recipe, the changed parameters, and diagnostics.
 
-    The node of a split model gets the graph of its parts as `model_parts`. A model that cannot be split stays in one
-    stage, and a diagnostic gives the reason. If several parts share a parameter, each part after the first gets its own
-    parameter, tied to the original one. Without a pipeline, nothing is changed.
+    The node of a split model gets the graph of its parts as `model_parts`. If several parts share a parameter, each
+    part after the first gets its own, tied to the original one. A model that cannot be split stays in one stage, and a
+    diagnostic gives the reason.
     """
     mode = recipe.mode
     if not isinstance(mode, Axes) or mode.pipeline is None:
@@ -63,8 +63,9 @@ def join_models(plan: Plan) -> Plan:
 
 
 def _join(graph: Graph, prefix: str, paths: list[str]) -> Graph:
-    """Return the graph with each library model as one node again, without the graph of its parts (`model_parts`). Add
-    the paths of these nodes to `paths`. `prefix`: path of the block that contains `graph`, with a dot at the end."""
+    """Return the graph without the divisions of library models into parts: `model_parts` of every node becomes None.
+    Append the paths of the changed nodes to `paths`. `prefix`: path of the block that contains `graph`, with a dot at
+    the end."""
     nodes = []
     for node in graph.nodes:
         if node.model_parts is not None:

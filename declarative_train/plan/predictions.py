@@ -135,8 +135,8 @@ class CandidatePlan:
 class ChoicePlan:
     """Choice of `parallelism: auto`, with its reason and all candidates.
 
-    `num_traced`: number of candidates whose memory was traced. `untried`: candidates that were not traced, because the
-    number of traces is limited; by their estimates they would be faster, but do not fit into memory.
+    `num_traced`: number of candidates whose memory was traced. `untried`: names of candidates that were not traced,
+    although they are predicted to be faster: by their estimates they do not fit into memory.
     """
 
     reason: str

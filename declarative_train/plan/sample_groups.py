@@ -45,7 +45,8 @@ class Mixer:
 
 
 def check_mixing(recipe: Recipe, lowered: Lowered, batch: BatchSpec, data: DataSpec) -> list[Diagnostic]:
-    """Report groups of samples that do not fit the batch or the layout, and groups of one sample."""
+    """Report each group of samples (as in a batch norm) whose size does not fit the batch or the layout, or is one
+    sample."""
     mixers = list(_mixers(recipe, lowered))
     diagnostics = []
     if batch.microbatch_size % 2:

@@ -22,15 +22,13 @@ def sharding_of(
     reshard: bool | int | None,
     in_pipeline: bool,
 ) -> ShardingPlan | None:
-    """Return the sharding of a model; None if `reshard` is None, because the mode does not shard parameters.
+    """Return the sharding of a model; None if `reshard` is None, because the mode does not shard parameters. `opened`:
+    the model's graph after `open_blocks`, in which each unit is one node.
 
-    `opened`: the model's graph after `open_blocks`, in which each unit is one node. Each unit is a group of parameters
-    that is gathered together. The nodes before the first unit (an embedding) are one more group, which is freed after
-    use. The nodes after the last unit (a norm and a head) are another group. It stays gathered, because the backward
-    begins with it. All other parameters stay gathered too: those of nodes between units, and those that are tied or
-    used several times.
-
-    In a pipeline, there are no groups before and after the units, and everything stays gathered for the step.
+    Each unit is a group of parameters that is gathered together. Without a pipeline, there are two more groups: the
+    nodes before the first unit (an embedding), and those after the last unit (a norm and a head). The last group stays
+    gathered, because the backward begins with it. All parameters outside groups stay gathered too: those of nodes
+    between units, and those that are tied or used several times. In a pipeline, everything stays gathered for the step.
     """
     if reshard is None:
         return None

@@ -23,8 +23,8 @@ _UNEQUAL = np.log(3.0)  # of the numbers of rows of two classes
 
 
 def check_answers(recipe: Recipe, lowered: Lowered, data: DataSpec, rows: Sample) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each loss whose target is a field with suspect values. Losses with a `mask` are left out:
-    the mask decides which answers count."""
+    """Yield diagnostics for each loss whose target is a field with suspect values. A loss with a `mask` is left out,
+    because the mask decides which targets count."""
     fields = {field.name: field for field in data.fields}
     for term in lowered.terms:
         field = fields.get(lowered.sources.get(term.edges.target or "", ""))

@@ -262,8 +262,7 @@ def _make_plan(recipe: Recipe, site: CompileContext, choice: ChoicePlan | None) 
 
 
 def _errors_of_mode(recipe: Recipe, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Return the errors in `diagnostics` that point to the recipe's key `parallelism`, because these are due to the
-    mode."""
+    """Return the errors in `diagnostics` that point to the recipe's key `parallelism`: its value causes them."""
     places = (recipe.span("parallelism"), recipe.span("parallelism.pipeline"), recipe.span("parallelism.data"))
     return [each for each in diagnostics if each.is_error and each.span in places]
 

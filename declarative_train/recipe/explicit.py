@@ -178,8 +178,8 @@ class _Explicit:
         return found | {"from": self._published[entry.key.span]} if entry.key.span in self._published else found
 
     def _own_params(self, node: Mapping) -> Values:
-        """Return {parameter: default} of the block that is the `type` of a node, if the recipe defines this block; else
-        {}. A parameter is left out if it has no default, or if its default is or contains a template or null."""
+        """Return {parameter: default} for the block that is the `type` of a node; {} if the recipe does not define this
+        block. Parameters without a default are left out, and so are defaults that contain a template or null."""
         kind = node.get("type")
         name = kind.value if isinstance(kind, Scalar) else None
         params = _below(_below(_below(self._recipe.tree.get("model"), "blocks"), str(name)), "params")

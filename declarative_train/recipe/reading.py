@@ -208,7 +208,8 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
 
 
 def _format_split(node: Scalar) -> str | None:
-    """Return the text `{validation: 0.2}` for `0.2` or `20%`, which users write for `split`; None for other values."""
+    """Return how to write a `split` that is a single fraction: `0.2` or `20%` -> `{validation: 0.2}`. Return None for
+    other values."""
     text = node.text.strip().removesuffix("%")
     try:
         part = float(text) / (100 if text != node.text.strip() else 1)

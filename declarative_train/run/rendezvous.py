@@ -61,9 +61,9 @@ def listen(address: str, port: int, key: str) -> socket.socket:
 class StoreServer:
     """Server of a TCPStore. It ends at the end of the `with` block, or when this process exits.
 
-    `forks`: this process starts ranks by fork, so the server is a process of its own. A server thread would be
-    dangerous: it resolves host names under a lock of glibc, and a child that is forked meanwhile has this lock locked
-    forever. If `forks` is False, the ranks are spawned, and the server is a thread of this process."""
+    `forks`: whether this process forks the ranks. If so, the server runs in a process of its own. A server thread could
+    hold a lock of glibc during a fork, and the child would wait for the lock forever. Otherwise the server is a thread
+    of this process."""
 
     def __init__(self, listening: socket.socket, *, forks: bool = True) -> None:
         self.port: int = listening.getsockname()[1]

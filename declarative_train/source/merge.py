@@ -38,9 +38,9 @@ def _no_default(path: Path) -> str | None:
 
 
 def _replaces(base: Mapping, over: Mapping) -> bool:
-    """Return whether the mapping `over` replaces `base` as a whole, instead of being merged into it. It does in one
-    case: one of the two was written in the short form of a single entry (`loss` for `losses: {loss: ...}`), and `base`
-    has an entry that `over` lacks. False if `over` has only nulls, because they only remove keys."""
+    """Return whether the mapping `over` replaces `base` as a whole, instead of being merged into it. It does if one of
+    the two was written in a short form (`loss` for `losses: {loss: ...}`), and `base` has an entry that `over` lacks.
+    If `over` has only nulls, it never does, because nulls only remove keys."""
     if not (base.alone or over.alone) or all(is_null(entry.value) for entry in over.entries):
         return False
     return not {entry.name for entry in base.entries} <= {entry.name for entry in over.entries}
@@ -65,9 +65,9 @@ class MergeRules(NamedTuple):
 
     `default_type(path)` returns the `type` of a mapping that has none (a field without `type` is a `tensor`), or None.
 
-    `opened(path, word, over)` is called if the base has a word, such as `fsdp`, at a path where a later file has the
-    mapping `over`. It returns the mapping for which the word is short, into which `over` is then merged. It returns
-    None if the word is not short for a mapping.
+    `opened(path, word, over)` is called if the base has a word, such as `fsdp`, where a later file has the mapping
+    `over`. It returns the mapping that the word stands for, into which `over` is merged. None: the word stands for no
+    mapping.
 
     `foreign(root)` returns the diagnostic for a file that is not a recipe, or None. That diagnostic is then the only
     one of the file."""

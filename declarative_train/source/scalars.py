@@ -70,8 +70,8 @@ def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> 
 
 
 def _runs(raw: str, escapes: bool) -> list[tuple[int, str]]:
-    """Return (offset, text) of each part of the typed text `raw` that YAML keeps unchanged. A part is a line without
-    indentation. `escapes`: whether `raw` may have escapes; a line with escapes is cut into the parts between them."""
+    """Return the parts of the typed text `raw` that YAML copies unchanged to the value, each as (offset, text). A part
+    is a line without its indentation. If `escapes`, lines are also divided at escapes, which are left out."""
     cuts = [0]
     if escapes:
         for escape in _ESCAPE.finditer(raw):

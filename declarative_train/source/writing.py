@@ -29,9 +29,10 @@ def flow(value: object) -> str:
 
 
 def lines(data: Mapping[str, object], depth: int = 0) -> Iterator[str]:
-    """Yield the lines of a mapping as YAML. `depth`: level of the mapping, from 0. A list or mapping inside is written
-    on one line if the line is not too long. This does not apply to a mapping that is a value at level 0, or whose own
-    values are all mappings."""
+    """Yield the lines of a mapping as YAML. `depth`: level of indentation.
+
+    A list or mapping in it is written on one line if it fits. But a mapping always gets several lines if `depth` is 0,
+    or if all its values are mappings."""
     indent = "  " * depth
     for key, value in data.items():
         name = flow(str(key))

@@ -100,9 +100,9 @@ class Run:
     def module(self, *, device: str = "cpu") -> nn.Module:
         """Return the trained model on a device, in evaluation mode, with the parameter names of the recipe.
 
-        The inputs of the model are the fields that `Trained.plan.graph.inputs` names, by position, as tensors after
-        conversion. It returns a tuple with the values of `Trained.plan.graph.outputs`, which the losses and metrics
-        read. Raises DtrainError.
+        Call it with one converted tensor for each field in `Trained.plan.graph.inputs`, in this order. It returns a
+        tuple with a tensor for each name in `Trained.plan.graph.outputs`, which the losses and metrics read. Raises
+        DtrainError.
         """
         with _convert_errors():
             return self.trained().module(device)

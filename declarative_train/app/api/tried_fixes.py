@@ -82,10 +82,9 @@ def with_tried_fixes(
 def _find(
     wrong: Diagnostic, before: list[Diagnostic], texts: Mapping[str, str], static: Lint, full: Lint | None
 ) -> tuple[tuple[Fix, ...], set[_Key]] | None:
-    """Try edits that may correct the diagnostic `wrong`. Return (the fixes of the best edit, keys of the diagnostics
-    that it removes); None if no edit helps. `before`: all diagnostics of the unedited texts. `static`, `full`:
-    functions that lint edited texts, as in `with_tried_fixes`.
-    """
+    """Try edits that may correct the diagnostic `wrong`. Return the fixes of the best edit and the keys of the
+    diagnostics that it removes, or None if no edit helps. `before`: all diagnostics of the unedited texts. `static`,
+    `full`: functions that lint edited texts, as in `with_tried_fixes`."""
     path, text = wrong.span.path, texts[wrong.span.path]
     seen, ranked = {text}, list[tuple[bool, int, int, str, tuple[Fix, ...]]]()
     lines = Lines(path, text)

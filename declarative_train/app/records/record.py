@@ -104,12 +104,11 @@ Entry = dict[str, Any]
 
 
 def _read_last_session(path: str) -> tuple[Entry, Entry | None, dict[str, Entry], list[float]]:
-    """Return four things about the last session of a run: its first event, its last event if it has ended (else None),
-    its latest events of each kind, and the seconds of its steps. (A session is one start of the run; a resumed run has
-    several.)
+    """Return four things about the last session (start) of a run: its first event; its last event, or None if it has
+    not ended; a dict from kind to its latest event of this kind; and the seconds of its steps.
 
-    The latest events are {kind: event}; evaluations have a kind for each set. Only the end of the file is read. If the
-    session began before that, the first event is {}, and the seconds of the earlier steps are missing.
+    Evaluations of different sets are different kinds. Only the end of the file is read. If the session began before
+    that, the first event is {}, and the seconds of the earlier steps are missing.
     """
     latest: dict[str, Entry] = {}
     times: list[float] = []

@@ -156,11 +156,8 @@ def _update(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[s
 
 
 def _shards(plan: Plan, index: int, parameter: torch.Tensor) -> Iterator[tuple[str, Any]]:
-    """Yield, for each part of `parameter`, (names of the ranks that update this part, the part as a slice along
-    dimension 0). The slice is `...` if these ranks update all of the parameter. All slices have the same size, except
-    the last.
-
-    `index`: index of the pipeline stage that has the parameter; 0 without a pipeline.
+    """Yield (names of the ranks that update it, its slice along dimension 0) for each part of `parameter`. The slice is
+    `...` if there is only one part. `index`: index of the pipeline stage that has the parameter; 0 without a pipeline.
     """
     layout = plan.layout
     if layout.pipeline is not None:

@@ -49,8 +49,8 @@ class TooLargeError(Exception):
 
 
 class Budget:
-    """Memory that is left for the content of compressed files while they are read. Reading subtracts the size of the
-    decompressed text and of its values. It raises TooLargeError when nothing is left."""
+    """Memory that may still be used for decompressed files. Reading subtracts the size of the decompressed text and of
+    its values. It raises TooLargeError when nothing is left."""
 
     def __init__(self) -> None:
         self._left = LARGE_BYTES

@@ -62,8 +62,8 @@ NOTES = {
 
 
 def instead_of_constant(name: str, value: float | bool) -> str | None:
-    """Return a hint that says what to write instead of a call of the function `name` with the constant `value`. The
-    function needs a tensor. Return None if there is no such hint."""
+    """Return a hint on what to write instead of a call of the function `name` with the constant `value`: for `sqrt(2)`,
+    the number 1.41421. Return None if there is no such hint."""
     if name in BOUNDS:
         return f"write `clamp(x, {BOUNDS[name]}={value})`"
     plain: dict[str, Callable[[float], float]] = {"abs": abs, "round": round}

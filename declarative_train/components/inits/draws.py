@@ -48,9 +48,7 @@ class Draws:
         return values
 
     def uniform(self, tensor: torch.Tensor, low: float, high: float) -> None:
-        """Fill `tensor`, which holds rows of the parameter from row `first_row` on, with uniform numbers in [low,
-        high).
-        """
+        """Fill `tensor`, the rows of the parameter from `self.first_row` on, with uniform numbers in [low, high)."""
         self._write(tensor, self._uniform, high - low, low)
 
     def normal(self, tensor: torch.Tensor, mean: float, std: float) -> None:

@@ -28,10 +28,11 @@ class Related(NamedTuple):
 class Fix(NamedTuple):
     """Edit of the recipe's text that corrects a mistake.
 
-    `safe`: the plan provably stays the same or, if an error prevents a plan, no other correction is possible.
-    `replaces`: the word that the edit replaces. The edit is made only if this word, bare or in quotes, is the text at
-    the span. The text is another one if the value comes from a template, an option or an alias (see
-    `fixes.locate_fixes`)."""
+    `safe`: True if the edit provably does not change the plan. If an error prevents a plan: True if no other correction
+    is possible.
+
+    `replaces`: word that the edit replaces. The edit is made only if this word, bare or in quotes, is in the file at
+    the span. It is not there if the value comes from a template, an option or an alias (see `fixes.locate_fixes`)."""
 
     span: Span
     replacement: str

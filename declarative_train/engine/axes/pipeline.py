@@ -184,10 +184,9 @@ class PipelineDriver:
 
 
 class RunningStage(PipelineStage):
-    """torch's pipeline stage with two changes, and with methods for its receive buffers. First, two methods that expect
-    a backward do nothing in an evaluation: otherwise schedules in which a rank has two stages would fail there. Second,
-    gradients are made contiguous before they are sent, because gloo and NCCL require it. The gradient of a `permute` or
-    a mean, for example, is not contiguous."""
+    """torch's pipeline stage with two changes, and with methods for its receive buffers. In an evaluation,
+    `get_local_bwd_output` and `set_local_bwd_input` do nothing, because there is no backward. Gradients are made
+    contiguous before they are sent, because gloo and NCCL require it."""
 
     @property
     def received(self) -> list[Any]:

@@ -92,8 +92,7 @@ class Replicas:
         self._num_rows: int | None = None
 
     def begin(self, num_rows: int | None) -> None:
-        """Set the number of rows in the next forward, without the padding that follows them. None: there is no
-        padding."""
+        """Set how many rows of the next forward are not padding. None: there is no padding."""
         self._num_rows = num_rows
 
     def end(self) -> None:

@@ -78,9 +78,9 @@ def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> No
 
 
 def _convert_all(part: nn.Module, ranks: TensorRanks, *, reads: bool, writes: bool) -> None:
-    """Add hooks to a layer that computes with all tokens. `reads`: its input has only this rank's tokens, so a hook
-    gathers those of all ranks. `writes`: its output shall have only this rank's tokens, so a hook removes the
-    others."""
+    """Add hooks to a layer that computes with all tokens, in a model whose other layers have only this rank's tokens.
+    `reads`: whether a hook gathers the tokens of all ranks before the layer. `writes`: whether a hook removes the other
+    ranks' tokens after the layer."""
     if reads:
         part.register_forward_pre_hook(
             lambda _, inputs: tuple(
@@ -107,10 +107,11 @@ def _tensor_ranks(position: MeshPosition, tokens: TokenCut | None = None) -> Ten
 
 
 def sync_parts(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
-    """Return a GradientSync like `sync`, but with other functions `reduce` and `norm`. Some parameters are not divided,
-    but each rank of the `tensor` axis computes only a part of their gradient. `reduce` also sums these parts over the
-    ranks. `norm` includes the divided parameters of all these ranks, and counts every other parameter once. `built`:
-    this rank's part of the model. `position`: this rank's position on the mesh."""
+    """Return a copy of the GradientSync `sync`, changed for a model that is divided over the `tensor` axis. `built`:
+    this rank's part of the model. `position`: this rank's position on the mesh.
+
+    Its `reduce` also sums the gradients of undivided parameters of which each rank computes only a part. Its `norm`
+    includes the divided parameters of all ranks, and counts every other parameter once."""
     cuts, group = plan.layout.cuts, position.tensor
     assert cuts is not None
     assert group is not None

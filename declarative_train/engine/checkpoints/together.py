@@ -40,9 +40,8 @@ class NodeGroups:
     """gloo groups with which ranks communicate in two steps: first within each node (machine), then between nodes.
 
     `node`    group of the ranks of this node; None: the group of all ranks
-    `first`   number of the rank of this node that communicates with other nodes
-    `firsts`  group of the `first` ranks of all nodes. It is None on all other ranks, if there is only one node, and in
-              groups that are only for reading
+    `first`   number of the first rank of this node, which also communicates with other nodes
+    `firsts`  group of the `first` ranks of all nodes; None on all other ranks, and if nodes exchange no messages
     """
 
     first: int = 0

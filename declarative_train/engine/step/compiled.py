@@ -56,8 +56,8 @@ def losses_to_compile(modules: Iterable[nn.Module]) -> Iterator[OverClasses]:
 
 
 def share_classes(module: nn.Module) -> None:
-    """Give one class to all blocks in `module` that differ only in the values of tensors. Inner blocks are processed
-    first."""
+    """Give one class to all blocks in `module` that differ only in the values of tensors, so that torch compiles them
+    only once. Inner blocks are processed first."""
     seen: dict[Hashable, type[fx.GraphModule]] = {}
 
     def visit(part: nn.Module) -> None:

@@ -133,7 +133,7 @@ def _open_published(
 
 
 def write_weights(model: nn.Module, opened: Iterable[OpenedWeights]) -> None:
-    """Write the values of opened files into the model, in order. Raises RunFailure."""
+    """Write the values of opened files into the model, one file after another. Raises RunFailure."""
     held, packed, cuts = model.state_dict(keep_vars=True), find_packed(model), find_cuts(model)
     with torch.no_grad():
         for each in opened:

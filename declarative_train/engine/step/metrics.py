@@ -57,8 +57,8 @@ class Metrics:
         return values.double() * multiply + add
 
     def take(self, ranks: Collective) -> dict[str, float]:
-        """Return a dict from name to value of the metrics, over all ranks and all updates since the last call, and
-        reset them. All ranks must call this; the host waits for the device."""
+        """Return a dict from metric name to value, over all ranks and all updates since the last call, and reset the
+        metrics. All ranks must call this; the host waits for the device."""
         if not self._parts:
             return {}
         computed = torch.stack([module.compute(ranks).double() for _, module in self._parts]).tolist()

@@ -133,9 +133,9 @@ class RankContext:
     """Facts about this rank that a step needs.
 
     `dp_size`         number of ranks whose gradients are averaged
-    `key`             part of the seed of random numbers; it differs between ranks that must draw different numbers
+    `key`             part of the seed of random numbers, different on ranks that must draw different numbers
     `process_groups`  groups of ranks across which layers mix samples, as a dict from number of ranks to group
-    `counting`        ranks over which valid items are counted; None: the data-parallel ranks
+    `counting`        ranks whose valid items are counted together; None: the data-parallel ranks
     """
 
     def __init__(

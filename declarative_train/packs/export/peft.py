@@ -62,8 +62,7 @@ def write(program: Program, path: Path) -> None:
 
 
 def tensors(program: Program) -> dict[str, torch.Tensor]:
-    """Return the tensors to write, by their name in PEFT's file: those of the adapters, and those of other modules that
-    have a trained parameter."""
+    """Return {name in PEFT's file: tensor} for the adapters, and for other modules that have a trained parameter."""
     found: dict[str, torch.Tensor] = {}
     for each in _adapters(program):
         found |= {f"{PREFIX}{each.module}.{A}": each.a, f"{PREFIX}{each.module}.{B}": each.b}

@@ -183,8 +183,8 @@ def _tensors(
 
 
 def _join_slices(slices: Sequence[tuple[PartPlan, MakeTensor]]) -> torch.Tensor:
-    """Return one tensor of the file, made from several parameters of the model. `slices`: for each parameter, its place
-    in the tensor, and a function that returns its values."""
+    """Return one tensor of the file, which consists of several parameters of the model. `slices`: for each parameter,
+    its position in the tensor, and a function that returns its values."""
     part, made = slices[0]
     like = made()
     whole = like.new_empty(part.count, *like.shape[:-1], like.shape[-1] * part.step)

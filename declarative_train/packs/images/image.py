@@ -228,7 +228,7 @@ def _is_picture(shape: tuple[int, ...]) -> bool:
 
 
 def turn_upright(picture: Any) -> Any:
-    """Return an image turned according to the orientation in its EXIF data."""
+    """Return an image turned upright, by the orientation in its EXIF data."""
     from PIL import ImageOps
 
     if picture.getexif().get(_ORIENTATION, 1) == 1:

@@ -126,8 +126,8 @@ def _field(given: PictureValues) -> PictureField:
 
 
 def _place(sheet: Image, picture: Image, left: int, top: int) -> float:
-    """Paste the picture into the cell of the sheet at (`left`, `top`), as large as the cell allows; pixels of small
-    images become squares. Return the scale: pixels of the sheet per pixel of the picture."""
+    """Paste the picture, scaled to the size of a cell, into the sheet at (`left`, `top`). Return the scale: pixels of
+    the sheet per pixel of the picture."""
     from PIL import Image
 
     scale = _CELL / max(picture.size)

@@ -111,9 +111,9 @@ def _most_rows(one: Meaning) -> int:
 
 
 def _choose_metric(plan: Plan, one: Meaning) -> str:
-    """Return the name of the metric by which the simple models are compared with the run's model. It is the recipe's
-    first metric of this output that can also be computed for simple models. If there is none, it is a common metric.
-    `one`: describes the output."""
+    """Return the name of the metric by which simple models are compared with the run's model. It is the recipe's first
+    metric of the output `one` that can be computed for simple models. If there is none, it is a default for this kind
+    of output."""
     own = [str(each.component["type"]) for each in plan.objective.metrics if each.input == one.output]
     known = _NUMBER_METRICS if one.kind == "number" else _CLASS_METRICS
     return next((each for each in own if each in known), known[0])

@@ -73,7 +73,7 @@ class _Slice(NamedTuple):
 class _Text(NamedTuple):
     """Token field to check, which reads the recipe's main source.
 
-    found   its tokenizer
+    found   tokenizer of the field
     tokens  tokens of its texts
     rows    indices of the training texts that are checked
     marks   whether only some tokens are to be predicted (see `TokensField.marks_trained`)

@@ -237,7 +237,7 @@ def _is_one_by_one(component: dict[str, object], inputs: Sequence[str], plugins:
 
 
 def _text_output(trained: Trained) -> TextOutput:
-    """Return the output of the model with the logits of the next token. Raises UsageError if there is none."""
+    """Return the output of the model that has the logits of the next token. Raises UsageError if no output has them."""
     if not is_of_text(trained.plan):
         kind = trained.plan.data.source.get("type")
         raise UsageError(f"{trained.name} was trained on {kind} and not on text; help: `dtrain predict RUN INPUT`")

@@ -73,8 +73,8 @@ class Rendering:
         return _extract_spans(self._render(self._template, names))
 
     def turns(self, names: Mapping[str, object]) -> tuple[str, list[tuple[int | None, int, int]]]:
-        """Render the template with the variables `names`. Return (text, passages), each passage as (message, begin,
-        end). `message` is the number, from 0, of the message for which a loop writes the passage; None outside such
+        """Render the template with the variables `names`. Return the text and its passages, each as (message, begin,
+        end). `message` is the index of the message for which a loop over messages writes the passage; None outside such
         loops. Raises RenderError."""
         return _extract_turns(_extract_spans(self._render(self._template_of_turns, names))[0])
 

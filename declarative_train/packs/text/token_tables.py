@@ -64,7 +64,8 @@ def field_of(part: FieldReader) -> TokensField:
 
 
 def column_of(name: str, field: TokensField) -> Column:
-    """Return the column of tokens for one output of the field `name`. It replaces the field's columns of texts."""
+    """Return the column that replaces the columns of texts of the field `name`. Each of its values is an array of the
+    field's output, such as the numbers of the tokens."""
     return Column(f"{field.output} of {name}", layout.DTYPES[field.output], (field.longest,))
 
 
@@ -200,7 +201,8 @@ class TextRows(Table):
 
 
 class PackedField:
-    """Field of packed texts. `sizes`: how many tokens each text has. `packing`: the pieces of texts in each sample."""
+    """Field whose texts are packed, several in one sample. `sizes`: number of tokens of each text. `packing`: which
+    texts, or parts of texts, each sample has."""
 
     def __init__(self, part: FieldReader, tokens: Tokens, chosen: np.ndarray) -> None:
         self.field, self.tokens, self.text = field_of(part), tokens, part.columns[0].name

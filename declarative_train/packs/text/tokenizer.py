@@ -90,9 +90,9 @@ class Tokenizer(ABC):
         """Return the text of the token with this number."""
 
     def role(self, role: str, asked: bool | str) -> int | None:
-        """Return the number of the token for a role (bos, eos, pad or unk), as the recipe's value `asked` says. A text:
-        the token with this text. True: the tokenizer's own token for the role. False: no token, so the result is None.
-        Raises TokenizerError if the tokenizer does not have the token."""
+        """Return the number of the token that a field uses for `role` (bos, eos, pad or unk). `asked`: the value in the
+        recipe. A text: the token with this text. True: the token that the tokenizer itself defines for the role. False:
+        no token, so return None. Raises TokenizerError if the tokenizer does not have the token."""
         if asked is False:
             return None
         if isinstance(asked, str):

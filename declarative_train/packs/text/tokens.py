@@ -387,8 +387,7 @@ class TokensField(Field):
         return start, np.minimum(stop, start + self.longest)
 
     def list_text_settings(self) -> list[object]:
-        """Return the settings of the field on which the tokens of a text depend. (They also depend on the
-        tokenizer.)"""
+        """Return the settings of the field that determine, together with the tokenizer, the tokens of a text."""
         longest = self.longest if self.truncate == "error" and self.pack is None else None
         found: list[object] = [self.bos, self.eos, self.special, longest]
         if self.template is not None or self.prompt is not None:

@@ -1,8 +1,8 @@
 """unequal-pair (G029)
 
-Finds: a preference loss (`dpo`, `ipo`, `orpo`, `simpo`, `bradley_terry`) whose two answers are made from the same
-       column, or by different parameters, or are exchanged; a reference that reads another answer than the policy, or
-       that is trained; and sums of log-likelihoods where the loss expects means.
+Finds: a preference loss (`dpo`, `ipo`, `orpo`, `simpo`, `bradley_terry`) whose two answers come from the same column,
+       from nodes with different parameters, or in the wrong order. Also a reference that reads another answer than the
+       policy, or that is trained; and sums of log-likelihoods where the loss expects means.
 Why:   the loss compares numbers of the chosen and of the rejected answer, and of a policy and its frozen reference. If
        they differ in something else too, or in nothing, the loss falls, or stays constant, without meaning.
 Diff:

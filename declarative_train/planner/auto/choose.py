@@ -229,12 +229,9 @@ def _choice(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict], target: Targ
 
 
 def _best_of_families(verdicts: Iterable[LayoutVerdict], best: LayoutVerdict) -> list[LayoutVerdict]:
-    """Return the verdict on one candidate of each family, in the order of the candidates. A family is a group of
-    similar modes (`Candidate.family`).
-
-    `best`: the chosen candidate, which represents its own family. Any other family is represented by its fastest
-    candidate that fits. If none fits, it is represented by its smallest candidate.
-    """
+    """Return the verdict on one candidate of each family (group of similar modes), in the order of the candidates. The
+    chosen candidate `best` represents its own family. Any other family is represented by its fastest candidate that
+    fits or, if none fits, by its smallest one."""
     families: dict[str, list[LayoutVerdict]] = {}
     for each in verdicts:
         families.setdefault(each.candidate.family, []).append(each)

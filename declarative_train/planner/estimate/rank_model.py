@@ -71,8 +71,8 @@ def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
     keys and values in the forward, and their gradients in the backward. Around a ring, the backward sends the keys and
     values again.
 
-    `elements`: elements of the keys and values of all positions of a sample. `widening`: 0 if each rank gathers all
-    keys at once. If keys travel around a ring, it is (bytes of a key's gradient) / (bytes of the key).
+    `elements`: number of elements of the keys and values of one sample. `widening`: 0 if each rank gathers all keys at
+    once; for a ring, the bytes of a key's gradient divided by the bytes of the key.
     """
     if not widening:
         return Sums(keys=(elements * size,), keys_back=(elements * size,))

@@ -108,8 +108,8 @@ def fewer_ranks(plan: Plan) -> Plan:
 
 
 def kinds_of_rank(layout: LayoutPlan) -> dict[int, RankPlan]:
-    """Return a dict from pipeline position to the first rank there. The other ranks at a position need the same
-    memory."""
+    """Return a dict from each pipeline position to its first rank, which stands for all: ranks at the same position
+    need the same memory."""
     found: dict[int, RankPlan] = {}
     for rank in layout.ranks:
         found.setdefault(rank.coordinates.get("pipeline", 0), rank)
@@ -145,9 +145,9 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 
 
 def _follows(chain: Sequence[Node], node: Node, used: Mapping[str, list[str]]) -> bool:
-    """Return whether `node` is the copy that continues `chain`. It must be equal to the last copy and have the next
-    number. It must be the only reader of the last copy, and read the same other values. `used`: dict from the name of a
-    node to the names of the nodes that read it."""
+    """Return whether `node` is the next copy after `chain`, a list of equal copies. It is if it has the next number,
+    equals the last copy, is the only reader of the last copy, and otherwise reads the same values. `used`: a dict from
+    node name to the names of the nodes that read it."""
     last = chain[-1]
     stem, _, number = last.name.rpartition(".")
     if not stem or not number.isdigit() or node.name != f"{stem}.{int(number) + 1}":

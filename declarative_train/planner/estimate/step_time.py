@@ -80,8 +80,8 @@ def interval(step_s: float, machine: Machine) -> tuple[float, float]:
 
 
 def step_time(model: ModelFacts, placement: Placement, machine: Machine) -> StepTime | None:
-    """Return the predicted time of a step; `interval` gives its bounds. Return None if a figure of the device is
-    unknown, as for a CPU without calibration, or if the device does not support the precision."""
+    """Return the predicted time of a step. Return None if the device has an unknown performance figure, as a CPU
+    without calibration has, or if it does not support the precision."""
     hardware = machine.hardware
     if hardware.peak_of(model.arithmetic) is None or None in (hardware.memory_per_s, hardware.link_per_s):
         return None
@@ -106,8 +106,8 @@ def step_time(model: ModelFacts, placement: Placement, machine: Machine) -> Step
 def _part_time(
     part: DevicePart, passes: Sequence[StageTime], model: ModelFacts, placement: Placement, machine: Machine
 ) -> StepTime:
-    """Return the time of a step on the device with this part of the model, without idle time in the pipeline. `passes`:
-    for each stage on the device, the seconds of one microbatch."""
+    """Return the time of a step on one device, without idle time in the pipeline. `part`: the part of the model that is
+    on the device. `passes`: for each pipeline stage in this part, the seconds of one microbatch."""
     number = placement.num_microbatches
     if placement.scatters and not machine.constants.runs_ahead:  # one process computes all copies, with all its cores
         number *= placement.num_devices

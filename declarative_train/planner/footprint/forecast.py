@@ -126,8 +126,8 @@ def _without_irrelevant(plan: Plan) -> Plan:
 
 
 def _split_positions(layout: LayoutPlan) -> list[list[int]]:
-    """Divide the pipeline positions into groups, and return the groups. One process traces each group. The number of
-    processes is the number of cores, up to a limit, because each process needs memory."""
+    """Divide the pipeline positions among the processes that trace them, and return the positions of each process.
+    There is one process for each core, up to a limit, because each process needs memory."""
     places = list(kinds_of_rank(layout))
     number = min(usable_cores(), MOST_AT_ONCE, len(places))
     return [places[first::number] for first in range(number)]
@@ -259,10 +259,10 @@ def _memory_trace(plan: Plan, rank: int, is_begun: bool) -> MemoryTrace:
 
 
 def _prepare(plan: Plan) -> tuple[Plan, bool]:
-    """Return a smaller plan to trace, and whether gradients exist when its step begins.
+    """Return a smaller plan to trace, and whether gradients already exist when its step begins.
 
-    The smaller plan has few ranks. Without a pipeline, it also has few accumulation steps: one if all of them do the
-    same work, otherwise at most two. If one step stands for several, gradients of earlier ones exist when it begins.
+    The smaller plan has few ranks. Without a pipeline, it also has few accumulation steps. If all of them do the same
+    work, it has only the last one, which begins with the gradients of the others. Otherwise it has at most two.
     """
     batch, is_begun = plan.batch, False
     if plan.layout.pipeline is None:

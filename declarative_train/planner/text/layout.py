@@ -37,9 +37,9 @@ def describe_layout(plan: Plan) -> list[str]:
 
 
 def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
-    """Return lines of text on the sharding. One line says what happens to gathered parameters between forward and
-    backward; it is left out if they are freed, the default. One line says when gradients are reduced; it is left out if
-    a step has one chunk. `num_chunks`: number of chunks (forwards) in a step."""
+    """Return up to two lines of text on the sharding. The first says what happens to gathered parameters between
+    forward and backward, if they are not freed. The second says when gradients are reduced, if a step has several
+    chunks. `num_chunks`: number of chunks (forwards) in a step."""
     lines = []
     if sharding.reshard is False:
         lines.append("gathered parameters stay until the backward")

@@ -226,9 +226,8 @@ class _Site:
         return bool(self.text[self._line_start(entry.key[0]) : entry.key[0]].strip(" -"))
 
     def _remove(self, entry: _Entry) -> Edit | None:
-        """Return the edit that removes `entry` and everything below it. None if the `-` of a list item precedes the
-        entry on its line, because the item would be damaged.
-        """
+        """Return the edit that removes `entry` and everything below it. Return None if the entry is on the same line as
+        the `-` of a list item, because the item would be damaged."""
         start, end = entry.key[0], max(entry.value[1], entry.key[1])
         if self._is_flow(entry):
             if after := re.compile(r"[ \t]*,[ \t]*").match(self.text, end):

@@ -49,8 +49,8 @@ _RULES = {
 @dataclass(slots=True, kw_only=True)
 class _Draft:
     """Draft of a node: its name, its entry in the graph, its inputs (`ports`) and outputs. `num_copies`: the number
-    under `repeat`, or None. `is_off`: True if `when` is false. A reference to a node that is off leads to the value
-    that the first input of the node reads."""
+    under `repeat`, or None. `is_off`: True if `when` is false. Then readers of the node get the value that its first
+    input reads."""
 
     name: str
     entry: Entry

@@ -180,8 +180,8 @@ def _port_key(ports: SequenceABC[Port], position: int) -> str | None:
 
 
 def first_key(ports: SequenceABC[Port]) -> str | None:
-    """Return the name of the first input of a node with the inputs `ports`; None if there are none. This is the input
-    that reads the node above if the recipe does not connect it. In a copy of a `repeat`, it reads the copy before."""
+    """Return the name of the first input in `ports`, or None if there are none. If the recipe does not connect this
+    input, it reads the node above or, in a copy of a `repeat`, the copy before."""
     if not ports:
         return None
     return f"{ports[0].name}.0" if ports[0].variadic else ports[0].name

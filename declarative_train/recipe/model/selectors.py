@@ -88,11 +88,11 @@ def _name(text: str) -> str:
 class ParameterRule(NamedTuple):
     """Entry of `model.parameters`, or of `parameters` in a block: a selector and its settings.
 
-    `prefix`: path of the node whose type is the block; "" for an entry of `model.parameters`. `by_index`: None, except
-    if a template in the settings reads `index`, the index of a `repeat` copy. Then it has the settings as written, and
-    `templates` renders them for each copy, with the variables `names`. `may_miss`: whether the selector may match no
-    parameter, as in a shipped block. `only`: the keys of the settings that apply; None: all. `added`: components of
-    plugins. `paths`: makes paths in the settings absolute."""
+    `prefix`: path of the node whose type is the block; "" for an entry of `model.parameters`. `by_index`: the settings
+    as written, if a template in them reads `index`, the index of a `repeat` copy; otherwise None. `templates` renders
+    them for each copy, with the variables `names`. `may_miss`: whether the selector may match no parameter, as in a
+    shipped block. `only`: the keys of the settings that apply; None: all. `added`: components of plugins. `paths`:
+    makes paths in the settings absolute."""
 
     selector: str
     span: Span
@@ -151,10 +151,9 @@ def parse_rules(
     may_miss: bool = False,
     paths: Paths | None = None,
 ) -> tuple[tuple[ParameterRule, ...], list[Diagnostic]]:
-    """Return the entries of a mapping `parameters`, and errors. `prefix`: path of the node whose block has the mapping;
-    "" for the mapping of the recipe. `names`: variables for templates (`vars` and `env`; in a block `params`).
-    `may_miss`: whether selectors may match nothing. `paths`: resolves paths in the settings.
-    """
+    """Return the rules in a mapping `parameters`, and errors. `prefix`: path of the node whose block has the mapping;
+    "" for `model.parameters`. `names`: variables for templates (`vars` and `env`; in a block `params`). `may_miss`:
+    whether a selector may match nothing. `paths`: resolves paths in the settings."""
     if not isinstance(node, Mapping):
         return (), [wrong_type(node.span, "parameters", "not a mapping", "a mapping of selectors")]
     rules: list[ParameterRule] = []

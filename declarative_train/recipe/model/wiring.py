@@ -377,13 +377,12 @@ class Wiring:
         self.diagnostics.append(cycle(places[0], way, places))
 
     def find_dead(self, used: Collection[str], readers: str) -> tuple[set[str], list[Diagnostic]]:
-        """Return the names of the unused nodes, and diagnostics for some of them. `used`: names of the nodes that are
-        read from outside the graph. All nodes on which these depend are used, too. `readers`: what could read nodes
-        from outside, for messages.
+        """Return the names of the unused nodes, and a diagnostic for each of them that no other node reads. `used`:
+        names of nodes that are read from outside the graph; all nodes on which they depend are used too. `readers`:
+        what could read nodes from outside, for messages.
 
-        Two kinds of unused nodes have no diagnostic. The first are nodes that another node reads, so that only the last
-        node of a chain is reported. The second are switched-off nodes and the nodes on which they depend, because
-        another copy of the block may use them."""
+        A switched-off node has no diagnostic, nor have the nodes on which it depends: another copy of the block may use
+        them."""
         if not self.knows_all_readers:
             return set(), []
         needed = {name for name in used if name in self.drafts}

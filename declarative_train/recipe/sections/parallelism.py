@@ -238,9 +238,8 @@ class Dp(Section):
 
 
 class Auto(Section):
-    """Choice of axes by the planner: of the products of axes that fit into memory, the fastest by its estimates.
-    `dtrain plan` shows how it was chosen.
-    """
+    """Choice of the axes by the planner. It chooses the combination of axes that is fastest by its estimates, among
+    those that fit into memory. `dtrain plan` shows the reason."""
 
     mode: ClassVar[Literal["auto"]] = "auto"
     word: ClassVar[str] = "auto"

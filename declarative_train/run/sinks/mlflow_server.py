@@ -160,7 +160,7 @@ def recipe_texts(run_dir: Path) -> Iterator[tuple[str, str]]:
 
 
 def _replace_characters(name: str) -> str:
-    """Return a name without characters that MLflow does not accept, which are replaced. It accepts letters, digits,
+    """Return the name with `_` in place of each character that MLflow does not accept. It accepts letters, digits,
     underscores, dashes, periods, spaces and slashes."""
     return re.sub(r"[^\w\-. /]", "_", name)
 

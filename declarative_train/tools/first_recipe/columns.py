@@ -152,8 +152,8 @@ def _counts_groups(each: ColumnValues) -> bool:
 
 
 def _explain_repeat(each: ColumnValues, target: ColumnValues) -> str:
-    """Return the reason why the column `each` seems to be the target in another form, or "" if it does not seem so. The
-    values of such a column are not known when the target is to be predicted."""
+    """Return why the column `each` seems to be the target in another form, or "" if it does not. A model must not read
+    such a column, because its values are unknown when the target is to be predicted."""
     import numpy as np
 
     both = each.present & target.present

@@ -64,8 +64,8 @@ class PictureFiles:
 
 def look_at(table: Table, column: str, folder: str | None) -> PictureFiles:
     """Read the picture files whose names or contents are in the column `column`, and return facts about them. `folder`:
-    the folder to which names are relative, or None. If there are many files, only some from all parts of the table are
-    read. Raises UnusableError."""
+    the folder to which names are relative, or None. If there are many files, a sample is read, evenly spread over the
+    table. Raises UnusableError."""
     import numpy as np
 
     number = table.num_rows

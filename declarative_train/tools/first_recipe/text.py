@@ -142,8 +142,8 @@ class FirstRecipe:
         yield f"      unknown: 0   # the class of {said} that are not in the training rows"
 
     def _groups_of_dates(self) -> dict[str, list[ColumnUse]]:
-        """Return the date fields of the recipe: a dict from a field's name to the columns that the field reads. Columns
-        share a field if their dates have the same format, and if the same parts of the dates are used."""
+        """Return a dict from each date field of the recipe to the columns that it reads. Columns share a field if their
+        dates have the same format and the recipe uses the same parts of them, such as `month`."""
         groups: dict[tuple[object, ...], list[ColumnUse]] = {}
         for each in self.of("dates"):
             groups.setdefault((each.format, each.parts), []).append(each)

@@ -53,8 +53,8 @@ def fits(
     price: float | None = None,
     set: Mapping[str, object] | None = None,
 ) -> Fits:
-    """Return whether a target fits on GPUs, useful changes, the layouts that fit, and the time, energy and cost of
-    training.
+    """Estimate whether a training run fits on GPUs. The result also has useful changes, the layouts that fit, and the
+    time, energy and cost of training.
 
     `target`: a recipe, or the folder of a published model (or its hub id in the cache), of which config.json is enough.
     `gpu`: a name of `dtrain list hardware` or of torch, or words of it, such as `a100-40`. `count`: number of GPUs.
@@ -204,9 +204,9 @@ def _does_fit(each: CandidatePlan) -> bool:
 
 
 def _in_order(changes: list[Change], plan: Plan, does_fit: bool) -> list[Change]:
-    """Return `changes` with the most useful first. Changes with which the plan fits come before those with which it
-    does not. Within both groups, changes that need less memory come first. If the unchanged plan fits (`does_fit`), the
-    first group is sorted by step time before memory: changes that save more time come first."""
+    """Return `changes` with the most useful first: those with which the plan fits, then the others. Both groups are
+    sorted by memory, ascending. But if the unchanged plan fits (`does_fit`), the first group is sorted by the time
+    saved, descending."""
     step_s = 0.0 if plan.estimate is None else plan.estimate.step_s or 0.0
 
     def key(each: Change) -> tuple[bool, float, int]:

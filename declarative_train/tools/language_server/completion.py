@@ -117,8 +117,8 @@ class _Names:
         return self._nodes(("model",)) if path[:3] == ("parallelism", "pipeline", "cut_before") else []
 
     def _in_node(self, cursor: _Cursor, graph: Path, way: Path) -> list[CompletionName]:
-        """Return the names that are valid at a cursor in a node of the model. `graph`: path of the graph that contains
-        the node. `way`: path from the graph to the cursor, which begins with the node's name."""
+        """Return the names that can be written at a cursor in a node of the model. `graph`: path of the graph that
+        contains the node. `way`: keys from the graph to the cursor, the node's name first."""
         scope, own = graph[:-1], way[0]
         kind = self._text((*graph, *way[:1], "type"))
         if cursor.is_key:

@@ -32,9 +32,9 @@ MODEL = "model/"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Records and checkpoints of the earlier run. `windows`: a dict from a pair of steps to a record with means over
-    the steps after the first one, up to the second one. (The first is the step of the previous record.) `checkpoints`:
-    a dict from step to the folder of the checkpoint."""
+    """Records and checkpoints of the earlier run. `windows`: a dict from (a, b) to the record of step b, whose means
+    are over the steps after a up to b; a is the step of the record before it. `checkpoints`: a dict from step to the
+    folder of the checkpoint."""
 
     windows: dict[tuple[int, int], StepDone]
     checkpoints: dict[int, str]

@@ -65,10 +65,9 @@ class ChunkedHead(nn.Module):
 
 
 class _Term:
-    """Holder of the loss module `term`, so that it does not become a submodule of the `ChunkedHead`. A submodule's
-    class weights, which come from the recipe, would be lost when the model leaves the meta device. `__call__` moves the
-    class weights to the device of `x`, and returns the loss of each item.
-    """
+    """Wrapper that keeps the loss module `term` from becoming a submodule of the `ChunkedHead`. As a submodule, it
+    would lose its class weights when the model leaves the meta device. A call moves the class weights to the device of
+    `x`, and returns the loss of each item."""
 
     def __init__(self, term: OverClasses) -> None:
         self.term = term

@@ -81,11 +81,11 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b[own], a, weight[own], weight, own)) / 2 if self.symmetric else value
 
     def _across_ranks(self, a: Tensor, b: Tensor, weight: Tensor, span: int) -> Tensor:
-        """Return the loss sum over this rank's rows of a group that is divided over `span` neighbouring ranks.
+        """Return the sum of the loss over this rank's rows of a group that `span` neighbouring ranks share.
 
-        `a`, `b`: first and second views (R, D) on this rank. `weight`: weight of each row. Each row of `a` is matched
-        with the rows of `b` on all `span` ranks. If the loss is symmetric, each row of `b` is matched with the rows of
-        `a` too, and the result is the mean of both sums.
+        `a`, `b`: first and second views (R, D) of this rank's samples. `weight`: weight of each row. Each row of `a` is
+        compared with the rows of `b` on all `span` ranks. A symmetric loss also compares each row of `b` with all rows
+        of `a`, and the result is the mean of both sums.
         """
         group = self.groups.process_groups[span]
         all_a, all_b = gather_rows(torch.stack([a, b], 1), group).unbind(1)

@@ -102,8 +102,8 @@ class FromCounts(MetricModule):
     """Accumulator of a metric that is computed from counts of items.
 
     If `threshold` is None, the class with the highest score is predicted. Otherwise each label is predicted positive if
-    its score is above `threshold`, else negative. A class or label that is never predicted and never a target has the
-    value 0. The average `macro` excludes such a class, but includes such a label, as in torchmetrics.
+    its score is above `threshold`, else negative. If a class or label is never predicted and never a target, its value
+    is 0. As in torchmetrics, the average `macro` then leaves out the class, but not the label.
     """
 
     def __init__(

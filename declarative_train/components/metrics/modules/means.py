@@ -93,9 +93,8 @@ class TopKHits:
 
 
 class BinaryHits:
-    """Function that returns the values for `MeanOfItems`: 1 for an item that is predicted correctly, else 0. The
-    prediction is positive if the score is above `threshold`.
-    """
+    """Function that returns 1 for each item that is predicted correctly and 0 for every other, as `MeanOfItems` needs.
+    An item is predicted positive if its score is above `threshold`."""
 
     def __init__(self, items: YesNoItems, threshold: float) -> None:
         self._items, self._threshold = items, threshold

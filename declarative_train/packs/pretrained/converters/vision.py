@@ -116,8 +116,9 @@ _ARGUMENTS = {
 
 
 def _read_timm(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params from a config of timm (https://huggingface.co/docs/timm/hf_hub). Raises PublishedError if it
-    has arguments that change the computation."""
+    """Return the parameters of a shipped block that correspond to a config of timm
+    (https://huggingface.co/docs/timm/hf_hub). Raises PublishedError if the config has arguments that change the
+    computation."""
     odd = next((key for key in config.get("model_args") or {} if key not in _OF_TIMM | _ARGUMENTS), None)
     if odd is not None:
         raise PublishedError(f"its `model_args` have `{odd}`, which is not supported")

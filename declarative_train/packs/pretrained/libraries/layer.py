@@ -53,8 +53,8 @@ class LibraryLayer(Layer):
         return library_fields(cls.library, fields, resolve)
 
     def shorten(self, copies: int, kept: int) -> LibraryLayer | None:
-        """Return a copy of the layer whose model has only `kept` of its `copies` equal, consecutive parts, such as
-        transformer blocks. The copy can be traced faster. Return None if the model cannot be made with fewer parts."""
+        """Return a copy of the layer whose model has only `kept` of its `copies` equal blocks. The copy can be traced
+        faster. Return None if the model cannot be made with fewer blocks."""
         return None
 
     @classmethod
@@ -123,7 +123,7 @@ class LibraryLayer(Layer):
     @abstractmethod
     def load(self, folder: str, model: nn.Module) -> nn.Module:
         """Load a model from a folder with the library's own code, and return it. `model`: the model that `save` wrote
-        to the folder, whose class is used."""
+        to the folder; the loaded model has its class."""
 
     def files(self, module: nn.Module) -> Files | None:
         """Return the tensors of published files with which the model starts, under the names of the model's parameters.

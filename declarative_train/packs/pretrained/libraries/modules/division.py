@@ -318,8 +318,9 @@ class _Part:
         return LayerCut("shared", {})
 
     def share_output(self) -> LayerCut:
-        """Return the division of a projection to a latent vector and to rotary keys: every rank has the whole
-        projection, because the heads of all ranks read its output. Raises _WholeError for any other module."""
+        """Return a division in which every rank has the whole layer, because the heads of all ranks read its output.
+        The layer is a projection to the latent vector and the rotary keys of latent attention. Raises _WholeError for
+        any other module."""
         if type(self._module).forward is not nn.Linear.forward or self._rope_width is None:
             raise _WholeError(f"`{self._path}` is not a linear layer with rotary keys")
         return LayerCut("shared", {})

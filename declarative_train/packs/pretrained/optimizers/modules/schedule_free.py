@@ -27,8 +27,8 @@ class ScheduleFreeAdamw(AdamWScheduleFree):  # type: ignore[misc]
         return loss
 
     def train(self) -> None:
-        """Write the weights of training, not their average, into the parameters. Before that, copy _NUMBERS from the
-        states of the parameters to the parameter groups, because the states may come from a checkpoint."""
+        """Write the training weights, not their average, into the parameters. First copy the counters (_NUMBERS) from
+        the states of the parameters to the parameter groups, because the states may come from a checkpoint."""
         for group in self.param_groups:
             states = (self.state[parameter] for parameter in group["params"] if parameter in self.state)
             known = next((state for state in states if "k" in state), None)
