@@ -1,7 +1,7 @@
 """Standard output and error of a run, which continues even if they cannot be written.
 
-A write can fail because the reader has exited (`| head`, a log collector, a closed terminal), because the disk of the
-output file is full, or because a daemon was started without these streams."""
+Reasons for a failed write: the reader has exited (`| head`, a log collector, a closed terminal), the disk of the output
+file is full, or a daemon was started without these streams."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ def emit(
 
 def infer(expression: Expression, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Return the result of an expression on real or meta tensors (B, ...). `tensors`: the tensor for each name. Raises
-    ExpressionError, with the position of the operation, if an operation does not accept its tensors, or if its negative
-    `dim` is dimension 0, which is the batch."""
+    ExpressionError, with the position of the operation, if an operation does not accept its tensors. It is also raised
+    if a negative `dim` means dimension 0, the batch."""
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
         if operation.name == VECTOR:

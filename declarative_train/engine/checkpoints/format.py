@@ -221,9 +221,9 @@ def save_tensors(
     retry: Retry | None = None,
     prepare: Callable[[], object] = lambda: None,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[int]]]:
-    """Write tensors into the folder `path`. Return a dict from the names of the files that this rank wrote to their
-    sizes and checksums, and a dict from the names of all ranks' tensors to their shapes. The second dict is {} except
-    on the rank that coordinates the save.
+    """Write tensors into the folder `path`. Return two dicts: from each file that this rank wrote to its size and
+    checksum, and from each tensor of all ranks to its shape. The second dict is {} except on the rank that coordinates
+    the save.
 
     `alone`    only this process writes; otherwise all ranks of `group` (None: all ranks) must call this together
     `cuts`     a dict from each tensor that the axis `tensor` or `expert` divides to the part that this rank has

@@ -1,6 +1,5 @@
-"""Last step of the expansion of a model. It sets the paths of the nodes, collects the settings of parameters in blocks,
-and lists the units (the parts that are sharded and compiled one by one).
-"""
+"""Last step of the expansion of a model. It sets the paths of the nodes, and collects the settings of parameters in
+blocks. It also lists the units, the parts that are sharded and compiled one by one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Expert parallelism: each row that enters a mixture of experts is sent to the rank that holds the expert chosen for
 it, and the result is sent back. Lepikhin et al., GShard, 2020. No row is dropped. So the number of rows that a rank
-receives depends on the batch, and in every forward the host waits once for the device, to read how many rows to send
-and to receive."""
+receives depends on the batch. In every forward the host waits once for the device, to read how many rows to send and to
+receive."""
 
 from __future__ import annotations
 
