@@ -194,8 +194,8 @@ class Layer(Component, ABC):
 
     def cut(self, kind: CutKind, inputs: Mapping[str, TensorSpec], size: int) -> LayerCut | str | None:
         """Return how `size` ranks of the `tensor` axis divide the layer. `kind`: a way of dividing, such as "rows" or
-        "heads" (`core/cuts.py`). Return None if the layer cannot be divided in this way, and a sentence if `size` does
-        not divide its sizes. If division changes the computation too, the module has a method `divide`."""
+        "heads" (`core/cuts.py`). Return None if the layer cannot be divided in this way, and the reason as text if
+        `size` does not divide its sizes. If division changes the computation too, the module has a method `divide`."""
         return None
 
     def products(self, use: Use) -> Iterable[Product]:

@@ -128,7 +128,8 @@ def check_window(section: DataSection, window: WindowSpec | None, span: Place) -
 
 
 def _check_joined(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
-    """Yield errors for keys that cannot be combined with a field whose samples join the texts of several rows."""
+    """Yield errors for fields that cannot be used together with a field whose samples join the texts of several rows.
+    """
     name = next((name for name, field in section.fields.items() if field.joined_by is not None), None)
     if name is None:
         return
@@ -287,7 +288,7 @@ class DataDraft:
 
     @property
     def cut(self) -> tuple[object, ...]:
-        """Everything that decides which rows of a source belong to a set. It is a part of the key of the statistics
+        """Settings that decide which rows of a source belong to a set. They are a part of the key of the statistics
         cache."""
         splits = {name: split.as_data() for name, split in self.section.split.items()}
         return splits, self.seed, None if self.window is None else asdict(self.window), self.section.on_bad_row

@@ -86,7 +86,8 @@ class RowChain(SetRows):
 
     @property
     def begins(self) -> np.ndarray:
-        """Index in the set of the first row of each table, then the number of all rows of the set: (tables + 1,)."""
+        """Array (tables + 1,): the index in the set of each table's first row, then the number of all rows of the set.
+        """
         return np.cumsum([0, *map(len, self.pieces)])
 
     def __len__(self) -> int:

@@ -52,8 +52,8 @@ class RankNeeds:
         return layout.window(name[1]).stream in self.streams or name[1] in self._last(order, layout)
 
     def windows(self, order: RolledOrder) -> Iterator[WindowName]:
-        """Yield (epoch, index in the epoch) of each window that the rank needs, in the order in which it is first read
-        from."""
+        """Yield (epoch, index in the epoch) of each window from which the rank needs samples, in the order in which
+        they are first read."""
         for epoch in range(self.epoch, self.last_epoch + 1):
             layout = order.epoch(epoch)
             own = [np.arange(*layout.windows_of[stream : stream + 2]) for stream in self.streams]

@@ -280,7 +280,7 @@ class HeldWindow:
 
     def _read_good(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray:
         """Read the good rows of all `pieces` of the window into memory. Return, for each sample, the index of its first
-        row among these rows. In place of a bad row, it is the next good row of the same piece."""
+        row among these rows. If that row is bad, the index is that of the next good row of the same piece."""
         starts, offset = [], 0
         values: list[dict[str, np.ndarray]] = []
         raws: list[dict[str, np.ndarray]] = []

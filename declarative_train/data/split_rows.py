@@ -1,4 +1,4 @@
-"""Division of a table's rows into sets. (Windows are made afterwards, within each set.)"""
+"""Division of a table's rows into sets. Windows of consecutive rows are made afterwards, within each set."""
 
 from __future__ import annotations
 

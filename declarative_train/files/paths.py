@@ -159,8 +159,8 @@ def _is_file(system: Any, url: str, path: str, listed: Mapping[str, Any] | None 
     """Return whether a path is a file. If it is, store its size and tag (`remote.note`).
 
     `system`: fsspec's file system. `url`, `path`: the file as a URL, and its path in that system. `listed`: fsspec's
-    info from a listing; if it has a size, no request is sent. Raises RemoteError if the request fails, where fsspec's
-    `isfile` would return False."""
+    info from a listing; if it has a size, no request is sent. Raises RemoteError if the request fails, unlike fsspec's
+    `isfile`, which returns False."""
     try:
         is_listed = listed is not None and (listed.get("size") is not None or listed.get("type") != "file")
         info = listed if listed is not None and is_listed else retry(lambda: system.info(path))

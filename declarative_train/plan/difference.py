@@ -38,8 +38,8 @@ _FOLLOWS = re.compile(
 
 
 class Change(NamedTuple):
-    """Difference in one value. `key`: key of the value in the recipe, or `contents` for the content of data files.
-    `sentence`: the difference in words."""
+    """Difference between two plans in one value. `key`: key of the value in the recipe, or `contents` for the content
+    of data files. `sentence`: the difference in words."""
 
     key: str
     sentence: str

@@ -63,8 +63,8 @@ class MemoryMeasurement:
 
 def bytes_without_parameters(plan: Plan, rank: int) -> int:
     """Return the predicted peak memory of a step on a rank, without the parameters, in bytes. Return 0 if the plan has
-    no prediction. So much memory must stay free when the training set is put on the device, where the parameters
-    already are."""
+    no prediction. The training set is put on the device, next to the parameters, only if this much memory stays free.
+    """
     if not plan.memory:
         return 0
     stage = plan.layout.ranks[rank].coordinates.get("pipeline", 0)

@@ -307,8 +307,8 @@ def _member(path: str, file: Any, archive: zipfile.ZipFile, member: zipfile.ZipI
 def _begin(file: Any, member: zipfile.ZipInfo) -> int:
     """Return the offset in the file at which the content of an uncompressed archive member begins.
 
-    A local header is before the content: 30 bytes, then a name and an extra field, whose lengths may differ from those
-    in the central directory: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, 4.3.7."""
+    The content follows a local header of 30 bytes, a name and an extra field. Name and extra field may have other
+    lengths than in the central directory: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, 4.3.7."""
     file.seek(member.header_offset + 26)
     lengths = file.read(4)
     return member.header_offset + 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")

@@ -125,7 +125,7 @@ Messages = Sequence[dict[str, Any]]
 class RenderedChat(NamedTuple):
     """Dialogue rendered as text.
 
-    spans       (begin, end) in `text` of answers of the assistant; `write` returns only those that count in the loss
+    spans       (begin, end) in `text` of the assistant's answers; `write` includes only those that count in the loss
     unread      keys of messages that the template did not read
     learns_end  whether the token `eos` counts in the loss, if it is added after the text"""
 

@@ -156,8 +156,7 @@ class ModelFacts:
         return self._with_parameters({name: node.parameters for name, node in self.nodes.items()})
 
     def experts_alone(self) -> ModelFacts:
-        """Return a copy of these facts with the parameters of experts only. The ranks of the `expert` axis divide these
-        parameters."""
+        """Return a copy in which the parameters of experts are the only parameters."""
         return self._with_parameters({name: node.experts for name, node in self.nodes.items()})
 
     def _with_parameters(self, held: Mapping[str, tuple[tuple[int, int, int, int], ...]]) -> ModelFacts:

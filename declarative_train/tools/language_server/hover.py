@@ -136,7 +136,7 @@ def _origin(leaf: Leaf, file: str) -> str:
 
 
 def _list_replaced(analysis: Analysis, path: Path) -> str:
-    """Return a text on the values at `path` in its bases (recipes that it extends) that this recipe replaces. Each line
+    """Return a text on the values at `path` that this recipe replaces in its bases (recipes that it extends). Each line
     has the place of a replaced value and the reason. Return "" if there are none."""
     dropped = analysis.document.dropped if analysis.document is not None else ()
     return "\n".join(
