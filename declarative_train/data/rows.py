@@ -86,8 +86,7 @@ class RowChain(SetRows):
 
     @property
     def begins(self) -> np.ndarray:
-        """Array (tables + 1,): the index in the set of each table's first row, then the number of all rows of the set.
-        """
+        """Array (tables + 1,): index in the set of each table's first row, then the number of all rows of the set."""
         return np.cumsum([0, *map(len, self.pieces)])
 
     def __len__(self) -> int:
