@@ -128,7 +128,7 @@ def check_window(section: DataSection, window: WindowSpec | None, span: Place) -
 
 
 def _check_joined(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
-    """Yield errors for fields that cannot be used together with a field whose samples join the texts of several rows."""
+    """Yield errors for fields that cannot be used with a field whose samples join the texts of several rows."""
     name = next((name for name, field in section.fields.items() if field.joined_by is not None), None)
     if name is None:
         return
