@@ -135,9 +135,8 @@ def samples_until(step: int, batch: BatchSpec, num_samples: int) -> int:
 
 
 def slots(found: StepSlice, batch: BatchSpec, dp_rank: int) -> list[Slot]:
-    """Return the rows that a data-parallel rank computes in the global batch `found`. The batch consists of
-    accumulation x num_microbatches chunks; the result has one Slot (rows and padding) for each chunk. A smaller last
-    batch of an epoch has equally many slots."""
+    """Return one Slot (rows and padding) for each chunk that a data-parallel rank computes in the global batch `found`.
+    There are accumulation x num_microbatches chunks, also in a smaller last batch of an epoch."""
     size = batch.microbatch_size
     chunk = batch.data_parallel_size * size
     return [

@@ -194,10 +194,10 @@ def offer(spec: DataSpec) -> Offer | None:
 
 @contextmanager
 def offer_sets(spec: DataSpec) -> Iterator[Offer | None]:
-    """Share the prepared sets with other processes during the `with` block.
+    """Share the prepared sets with other processes during the `with` block, and yield a reference for them (see
+    `offer`).
 
-    Yield a reference for them (see `offer`). Yield None if the sets cannot be shared or prepared: each process then
-    prepares its own sets, and reports the error.
+    Yield None if the sets cannot be shared or prepared: each process then prepares its own sets, and reports the error.
     """
     try:
         made = offer(spec)

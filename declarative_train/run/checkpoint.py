@@ -167,7 +167,7 @@ class Checkpoints:
             under_way.result()
 
     def settle(self) -> None:
-        """Wait at most `DTRAIN_SAVE_S` seconds for the current save. It is called before an exit after a failure."""
+        """Wait for the current save, at most `DTRAIN_SAVE_S` seconds. Called before an exit after a failure."""
         if self._under_way is not None:
             wait([self._under_way], limit_s("DTRAIN_SAVE_S"))
 

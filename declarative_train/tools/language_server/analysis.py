@@ -78,9 +78,9 @@ def try_fixes(now: Analysis, lines: range) -> Analysis:
 
 
 def earlier_diagnostics(before: Analysis | None, now: Analysis) -> list[Diagnostic]:
-    """Return the diagnostics of the last full analysis (`before`) that are still shown with the analysis `now`. A
-    static analysis cannot find them again. They are shown until the next full analysis if their lines have not changed,
-    so that they do not flicker while the user types."""
+    """Return the diagnostics of the last full analysis (`before`) that are shown until the next one, because the static
+    analysis `now` cannot find them. Only those whose lines have not changed are returned. Without them, diagnostics
+    would flicker while the user types."""
     if before is None or not before.is_full or now.is_full or now.loaded.recipe is None:
         return []
     old, new = before.text.splitlines(), now.text.splitlines()
