@@ -96,9 +96,11 @@ class Pack:
     """Hook `use_checkpoint_files(component, folder, names)`, called when a trained model is opened. `component`: the
     data of the source or of a field. `folder`: the checkpoint's folder. `names`: the names of its files. It returns the
     data, in which paths lead to the files that `checkpoint_files` saved."""
-    check_samples: str = ""
-    """Hook `check_samples(recipe, data)`, called when a recipe is compiled, after its model was found to fit its data.
-    `data`: the DataSpec; `prepare_sets(data)` returns its samples. It yields diagnostics on the pack's own fields."""
+    check_recipe: str = ""
+    """Hook `check_recipe(recipe, data, parameters)`, called when a recipe is compiled, after its model was found to fit
+    its data. `data`: the DataSpec; `prepare_sets(data)` returns its samples. `parameters`: the `ParameterPlan` of each
+    parameter of the model; empty if the recipe's settings of parameters have errors. It yields diagnostics on the
+    pack's own fields and blocks."""
     plan_evaluation: str = ""
     """Hook `plan_evaluation(plan, recipe)`, called at the end of compiling. It returns the plan, with the evaluations
     that the pack's keys of `evaluation` ask for, and diagnostics."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 
@@ -26,16 +25,13 @@ from declarative_train.plan.checks.inputs import (
     columns_of_other_magnitude,
     id_as_feature,
     large_targets,
-    padding_is_read,
     relative_error_around_zero,
     target_out_of_reach,
     unscaled_input,
 )
 from declarative_train.recipe.model.tree import (
     BlockNode,
-    ExpressionNode,
     LayerNode,
-    ModelNode,
     Scope,
     Wire,
     operation_of,
@@ -76,7 +72,6 @@ def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagn
     for name, place in _find_pictures(recipe.model.scope, {name: (name, None) for name in recipe.model.scope.inputs}):
         if name in fields and _is_channels_last(fields[name].tensor.shape):
             yield channels_last(place, name, fields[name].tensor.shape)
-    yield from _check_paddings(recipe.model.scope, fields, rows)
     for name, layers in read.items():
         if name in fields:
             yield from _check_field(recipe, data, fields[name], layers, rows)
@@ -147,53 +142,6 @@ def _check_field(
         numbers = [name for name, each in zip(field.columns, columns.T, strict=True) if _is_row_index(name, each)]
         if numbers:
             yield id_as_feature(place, field.name, numbers[0])
-
-
-def _check_paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample) -> Iterator[Diagnostic]:
-    """Warn about text encoders that read padded texts without a mask, so that they treat the padding as text."""
-    texts: dict[Wire, str] = {name: name for name in scope.inputs if name in fields and _is_text(fields[name])}
-    for node in scope.nodes:
-        arriving = [texts[wire] for wire in node.inputs.values() if wire in texts]
-        if not arriving:
-            continue
-        if isinstance(node, ExpressionNode):
-            if _keeps(term_of(node), _SHAPED | {INDEX}):
-                texts[f"{node.name}:output"] = arriving[0]
-            continue
-        found = _encoder(node)
-        if found is None or found.mask in node.inputs:
-            continue
-        port = next((port for port, wire in node.inputs.items() if wire in texts), "")
-        if port in found.ports and _is_padded(fields[arriving[0]], rows):
-            place = node.input_spans.get(port, node.span)
-            yield padding_is_read(place, node.path, arriving[0], (found.ports[-1], found.mask))
-
-
-class _Encoder(NamedTuple):
-    """Layer or block that encodes texts. `kind`: name of its model. `ports`: inputs that read token ids; messages about
-    the padding name the last one. `mask`: input for the mask of the padding."""
-
-    kind: str
-    ports: tuple[str, ...]
-    mask: str
-
-
-def _encoder(node: ModelNode) -> _Encoder | None:
-    if isinstance(node, BlockNode):
-        return _Encoder("bert", ("tokens",), "mask") if node.block == "bert" else None
-    found = node.layer.find_text_ports() if isinstance(node, LayerNode) else None
-    return None if found is None else _Encoder(*found)
-
-
-def _is_text(field: FieldSpec) -> bool:
-    return FIELDS.read(field.component).pads
-
-
-def _is_padded(field: FieldSpec, rows: Sample) -> bool:
-    values = rows.first(field.name, _ROWS)
-    if values is None:
-        return False
-    return bool((values[:, -2:] == FIELDS.read(field.component).padding()).all(axis=1).any())
 
 
 def _is_channels_last(shape: tuple[int, ...]) -> bool:

@@ -24,7 +24,7 @@ from declarative_train.graph.lower import Lowered, lower
 from declarative_train.graph.target_leakage import check_disguises
 from declarative_train.plan.assign_ranks import assign_ranks
 from declarative_train.plan.channels_last import check_channels_last
-from declarative_train.plan.checks import linear_after_linear, metric_of_another_kind, unequal_pair
+from declarative_train.plan.checks import linear_after_linear, metric_of_another_kind
 from declarative_train.plan.checks.stages import does_not_fit
 from declarative_train.plan.class_weights import balance_terms
 from declarative_train.plan.codec import sign, through_json
@@ -118,12 +118,11 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
         diagnostics += check_answers(recipe, lowered, data, rows)
         diagnostics += check_disguises(recipe, data, rows)
         diagnostics += check_resemblance(data, *_targets(recipe), recipe.span)
-        diagnostics += [found for check in hooks("check_samples") for found in check(recipe, data)]
         diagnostics += check_channels_last(recipe, lowered.graph)
         diagnostics += linear_after_linear.check(recipe.model.scope, lowered.graph)
         parameters, found = plan_parameters(recipe, lowered)
         diagnostics += found
-        diagnostics += unequal_pair.check(recipe.model.scope, data, parameters or ())
+        diagnostics += [each for check in hooks("check_recipe") for each in check(recipe, data, parameters or ())]
     if lowered is not None and parameters is not None:
         parameters, found = check_first_step(recipe, lowered, parameters, rows)
         diagnostics += found

@@ -50,8 +50,8 @@ in `make test`, more in `make test-long`.
   in Qwen 3 MoE.
 - **tensor** divides layers over ranks; **sequence** also the tokens between them. **context** divides the positions of
   a sequence, whose keys are gathered; in a **ring**, they travel around the ranks. **expert** divides the experts.
-- **ddp** uses torch's DistributedDataParallel, as models of more than 25 MiB do. **ddp of a small model** sends one
-  message after the last backward, as smaller ones do.
+- **ddp** uses torch's DistributedDataParallel. With a pipeline, gradients are averaged after the backward, in large
+  messages.
 """
 
 

@@ -33,6 +33,6 @@ PACK = Pack(
     },
     endings=dict.fromkeys(ENDINGS, "image_folder"),
     checks=f"{_HERE}.checks",
-    check_samples=f"{_HERE}.check_samples:check_samples",
+    check_recipe=f"{_HERE}.check_recipe:check_recipe",
     sheet=f"{_HERE}.sheet:picture_sheet",
 )

@@ -3,7 +3,9 @@
 RULES: dict[str, str] = {
     "D026": "trained.answers_cut_off",
     "D027": "trained.end_not_trained",
+    "G029": "unequal_pair",
     "R109": "samples.cannot_write",
+    "R139": "padding.padding_is_read",
     "R140": "trained.padding_is_target",
     "R141": "trained.padding_is_counted",
     "R142": "trained.end_is_ignored",

@@ -3,7 +3,7 @@ applied twice, and formats of boxes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from declarative_train.components.component import ShapeError
 from declarative_train.components.transform import Transform
@@ -13,12 +13,13 @@ from declarative_train.core.span import Span
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.graph.checks.objective import objective_does_not_fit
 from declarative_train.packs.images.checks.moved import scaled_twice, target_stays
+from declarative_train.plan.plan import ParameterPlan
 from declarative_train.recipe.recipe import Recipe
 
 _FAR = 10.0  # distance of a pixel from 0: after one `normalize`, pixels are about -3 to 3
 
 
-def check_samples(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
+def check_recipe(recipe: Recipe, data: DataSpec, parameters: Sequence[ParameterPlan]) -> Iterator[Diagnostic]:
     """Check the transforms of a recipe, and yield a diagnostic for each probable mistake."""
     transforms = [TRANSFORMS.read(each) for each in data.transforms]
     fields = {field.name: field for field in data.fields}
