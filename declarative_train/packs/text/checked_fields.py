@@ -1,0 +1,109 @@
+"""Token fields that are checked when a recipe is compiled: their training texts, and the slices of their positions that
+values of the model's graph have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from declarative_train.components.expressions.functions import INDEX, VIEWS
+from declarative_train.components.expressions.tree import Operation, Reference, Term
+from declarative_train.components.fields import FIELDS
+from declarative_train.data.prepared_set import PreparedSet
+from declarative_train.data.shared_sets import prepare_sets
+from declarative_train.data.spec import DataSpec
+from declarative_train.data.split_rows import TRAINING
+from declarative_train.packs.text.cache import Tokens
+from declarative_train.packs.text.token_tables import PackedRows, TextRows
+from declarative_train.packs.text.tokenizer import Tokenizer
+from declarative_train.packs.text.tokens import TokensField
+from declarative_train.recipe.model.tree import ExpressionNode, Scope, Wire
+
+_MOST_TEXTS = 4096
+
+
+class TokenSlice(NamedTuple):
+    """Slice `start:stop` of the positions of one output of a token field. It describes which tokens a wire (a value in
+    the model's graph) has."""
+
+    field: str
+    output: str
+    start: int = 0
+    stop: int | None = None
+
+    @property
+    def positions(self) -> tuple[int, int | None]:
+        return self.start, self.stop
+
+
+class CheckedText(NamedTuple):
+    """Token field to check, which reads the recipe's main source.
+
+    found   its tokenizer
+    tokens  tokens of its texts
+    rows    indices of the training texts that are checked
+    marks   whether only some tokens are to be predicted (see `TokensField.marks_trained`)
+    padded  fraction of the positions in samples that are padding; 0 for packed texts"""
+
+    name: str
+    field: TokensField
+    found: Tokenizer
+    tokens: Tokens
+    rows: np.ndarray
+    marks: bool
+    padded: float
+
+
+def checked_texts(data: DataSpec) -> Iterator[CheckedText]:
+    training = prepare_sets(data)[TRAINING]
+    specs = {field.name: field for field in data.fields}
+    for name, tokens, chosen in _tokens(training):
+        spec = specs.get(name) or next(each for each in data.fields if each.name.startswith(f"{name}."))
+        field = cast("TokensField", FIELDS.read(spec.component))
+        rows = chosen[np.linspace(0, len(chosen) - 1, min(_MOST_TEXTS, len(chosen))).astype(np.int64)]
+        sizes = np.minimum(tokens.sizes[rows], field.longest)
+        padded = 0.0 if field.pack is not None else 1 - float(sizes.sum()) / max(1, len(rows) * field.longest)
+        yield CheckedText(name, field, field.open_tokenizer(), tokens, rows, tokens.trained is not None, padded)
+
+
+def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
+    """Yield (name of the field, tokens of all its texts, indices of the training set's texts) for each token field."""
+    table = training.table
+    if isinstance(table, TextRows):
+        chosen = training.rows.at(np.arange(len(training.rows)))
+        yield from ((name, tokens, chosen) for name, (_, tokens) in table.fields.items() if len(chosen))
+    elif isinstance(table, PackedRows):
+        found = ((name, each.tokens) for name, each in table.fields.items() if each.tokens.num_texts)
+        yield from ((name, tokens, np.arange(tokens.num_texts)) for name, tokens in found)
+
+
+def slice_of(scope: Scope, wire: Wire) -> TokenSlice | None:
+    """Return the slice of a token field that a wire (a value in the model's graph) has. If the wire is a whole field,
+    the slice has all its positions. Return None if the wire is neither a field nor a slice along the positions."""
+    name, _, output = wire.partition(":")
+    if not output:
+        field, _, part = name.partition(".")
+        return TokenSlice(field, part or "ids")
+    node = next(node for node in scope.nodes if node.name == name)
+    term = node.expression.root if isinstance(node, ExpressionNode) else None
+    while isinstance(term, Operation) and term.name in ("bool", "float", "int"):
+        term = term.operands[0]
+    if isinstance(term, Reference):
+        return slice_of(scope, node.inputs[term.text])
+    if not isinstance(term, Operation) or term.name != INDEX or not isinstance(term.operands[0], Reference):
+        return None
+    whole, index = slice_of(scope, node.inputs[term.operands[0].text]), term.options["index"]
+    if whole is None or whole.positions != (0, None) or not isinstance(index, tuple) or len(index) != 2:
+        return None
+    part_of = index[1]
+    if not isinstance(part_of, slice) or part_of.step not in (None, 1):
+        return None
+    return TokenSlice(whole.field, whole.output, part_of.start or 0, part_of.stop)
+
+
+def skip_casts(term: Term) -> Term:
+    while isinstance(term, Operation) and (term.name in VIEWS or term.name in ("bool", "float", "int")):
+        term = term.operands[0]
+    return term
