@@ -30,7 +30,7 @@ README.md
         test_cases.py::test_a_mistake_is_told_as_accepted
     every parallel mode computes the same gradients, up to rounding
         test_parity.py::test_a_way_to_run_computes_the_same_gradients
-    with two exceptions, which lint reports by their codes: random draws (dropout, R108), and layers
+    There are two exceptions, and lint reports each: random draws, such as dropout (R108), and layers
         test_rules.py::test_the_bad_example_fires_inside_its_text
     the planner chooses the fastest mode that fits into memory, by its estimates
         planner/test_auto.py::test_on_known_hardware_the_least_time_of_what_fits
