@@ -1,8 +1,8 @@
 """Checks of the padding of token fields: layers that read it as text, and masks that are true for padding alone.
 
-Wires (values in the model's graph) are followed from a token field without computing shapes. A wire is followed as long
-as it has one value or vector for each token, computed from this token or from this and earlier ones. A node that also
-reads anything else, such as a mask, ends the search.
+The checks follow a token field through the model's graph, without computing shapes. A value is followed as long as it
+has one number or vector for each token, computed from that token and perhaps earlier ones. A node that also reads
+anything else, such as a mask, is not followed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _only_reshapes(term: Term) -> bool:
 
 
 def check_masks(recipe: Recipe, texts: dict[str, CheckedText]) -> Iterator[Diagnostic]:
-    """Warn about each mask of a layer, block or loss that is reversed, and so true for padding alone."""
+    """Warn about each mask of a layer, block or loss that is reversed: it is true for padding and false for tokens."""
     scope = recipe.model.scope
     for node in scope.nodes:
         for port in ("attention_mask", "mask"):

@@ -70,9 +70,9 @@ def _suggest_buckets(text: CheckedText) -> list[int]:
 
 
 def _check_answers(recipe: Recipe, place: str, text: CheckedText, *, is_whole: bool) -> Iterator[Diagnostic]:
-    """Warn if answers are often cut off at the length of a sample. Also warn if they often lack a token that ends them.
-    `place`: dotted path of the field in the recipe. `is_whole`: every text stays in one sample, even if the field is
-    packed, because several fields are packed together."""
+    """Warn if answers are often cut off at the length of a sample, or often lack a token that ends them. `place`:
+    dotted path of the field in the recipe. `is_whole`: every text stays in one sample, because several fields are
+    packed together."""
     num_cut = num_lost = num_ended = num_answers = 0
     last = 0
     for row in text.rows.tolist():
@@ -148,7 +148,7 @@ def _place(recipe: Recipe, term: str, key: str) -> Span:
 
 
 def _read_by_causal(scope: Scope, name: str) -> TokenSlice | None:
-    """If the node `name` is a causal language model, return the slice of a token field's ids that it reads; otherwise
+    """Return the slice of a token field's ids that the node `name` reads, if the node is a causal language model; else
     None."""
     node = next((node for node in scope.nodes if node.name == name), None)
     wire = None

@@ -25,8 +25,8 @@ _MOST_TEXTS = 4096
 
 
 class TokenSlice(NamedTuple):
-    """Slice `start:stop` of the positions of one output of a token field. It describes which tokens a wire (a value in
-    the model's graph) has."""
+    """Tokens of which a value in the model's graph consists: the positions `start:stop` of one output of a token field.
+    `stop`: None means to the end."""
 
     field: str
     output: str
@@ -41,7 +41,7 @@ class TokenSlice(NamedTuple):
 class CheckedText(NamedTuple):
     """Token field to check, which reads the recipe's main source.
 
-    found   its tokenizer
+    found   tokenizer of the field
     tokens  tokens of its texts
     rows    indices of the training texts that are checked
     marks   whether only some tokens are to be predicted (see `TokensField.marks_trained`)
@@ -69,7 +69,8 @@ def checked_texts(data: DataSpec) -> Iterator[CheckedText]:
 
 
 def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
-    """Yield (name of the field, tokens of all its texts, indices of the training set's texts) for each token field."""
+    """Yield (field, tokens, indices) for each token field. `tokens`: the tokens of all texts of the field. `indices`:
+    which of these texts are in the training set."""
     table = training.table
     if isinstance(table, TextRows):
         chosen = training.rows.at(np.arange(len(training.rows)))
