@@ -38,8 +38,8 @@ found["page"] = said("explain", "K050")
 found["lint"] = said("lint", "--format", "concise", "contributed.yaml")
 found["run"] = said("run", "--quiet", "contributed.yaml")
 import pytest
-resumable = ("tests/plan/test_resumable.py", "-k", "clip_grad_value or every_key")
-found["tests"] = pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", *resumable]), ""
+resume_rules = ("tests/plan/test_resume_rules.py", "-k", "clip_grad_value or every_key")
+found["tests"] = pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", *resume_rules]), ""
 print(json.dumps(found))
 """
 

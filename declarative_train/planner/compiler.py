@@ -23,6 +23,7 @@ from declarative_train.graph.check_targets import check_targets, units
 from declarative_train.graph.lower import Lowered, lower
 from declarative_train.graph.target_leakage import check_disguises
 from declarative_train.plan.assign_ranks import assign_ranks
+from declarative_train.plan.bucket_models import check_layout, lower_buckets, with_output_shapes
 from declarative_train.plan.channels_last import check_channels_last
 from declarative_train.plan.checks import linear_after_linear, metric_of_another_kind
 from declarative_train.plan.checks.stages import does_not_fit
@@ -32,7 +33,6 @@ from declarative_train.plan.file_fingerprints import recipe_files
 from declarative_train.plan.first_step import check_first_step
 from declarative_train.plan.flops import mean_flops, plan_flops
 from declarative_train.plan.input_scale import check_inputs
-from declarative_train.plan.length_buckets import check_layout, lower_buckets, with_output_shapes
 from declarative_train.plan.model_parts import split_models
 from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.plan import PLAN_VERSION, ParameterPlan, Plan, WeightsPlan

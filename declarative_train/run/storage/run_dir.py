@@ -40,7 +40,7 @@ from declarative_train.plan.checkpoint_files import (
     sort_newest_first,
 )
 from declarative_train.plan.codec import PlanError, from_json, save, to_saved_json
-from declarative_train.plan.resumable import judge
+from declarative_train.plan.resume_rules import judge
 from declarative_train.plan.settings import find_differing, label, select_overridden
 from declarative_train.run.storage.checkpoint_dir import claim, dir_notices, external_root, newest_below
 from declarative_train.run.storage.remote_dir import fetch_run, place_for

@@ -14,7 +14,7 @@ from declarative_train.components.component import Component
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.plan.codec import sign
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.resumable import RESUME_RULES, judge, rule_of
+from declarative_train.plan.resume_rules import RESUME_RULES, judge, rule_of
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import Top
 from tests.engine.made_recipes import DEEP, compiled, merged, write_data
@@ -65,7 +65,7 @@ def test_a_key_has_one_class(key: str) -> None:
     found = [
         (rule.freedom, own) for rule in RESUME_RULES for own in rule.keys if key == own or key.startswith(f"{own}.")
     ]
-    assert len(found) == 1, f"put `{key}` into one rule of plan/resumable.py"
+    assert len(found) == 1, f"put `{key}` into one rule of plan/resume_rules.py"
     assert rule_of(key.replace("*", "hidden.weight")).freedom == found[0][0]
 
 
