@@ -367,9 +367,9 @@ class Field(Component, ABC):
         """Return an accumulator for the statistics of the training rows, or None if the field needs no statistics."""
 
     def misreads(self, statistics: Mapping[str, object]) -> str | None:
-        """Return why the numbers of an earlier field have another meaning in this field, for example because the
-        tokenizer is another one. Return None if they have the same meaning. `statistics`: those of the earlier field,
-        from a run or a plan. The keys in `meaning` have the same values in both fields."""
+        """Return why the numbers of an earlier field would mean something else in this field, such as another
+        tokenizer; None if they mean the same. `statistics`: those of the earlier field, from a run or a plan. The two
+        fields have equal values for the keys in `meaning`."""
         return None
 
     @abstractmethod

@@ -28,8 +28,9 @@ class PipelineSchedule:
     fills_first       a step must have at least as many microbatches as the pipeline has stages
     in_rounds         microbatches are processed in rounds of about one microbatch per rank. All rounds of a step must
                       have the same number of microbatches
-    in_flight         name of the formula in `most_in_flight`, for microbatches that wait for their backward on a
-    rank"""
+    in_flight         name of the formula in `most_in_flight` for the number of microbatches on a rank that wait for
+                      their backward
+    """
 
     torch_class: str
     stages_per_rank: tuple[int, int | None]

@@ -30,7 +30,7 @@ class Candidates(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Result of a split that takes `num_rows` random rows. The package `data` chooses the rows without making a list of
+    """Result of a split that takes `num_rows` random rows. The package `data` then chooses the rows, without a list of
     all row indices."""
 
     num_rows: int

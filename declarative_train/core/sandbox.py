@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class Limits(NamedTuple):
-    """Limits on the length, nesting, values and time of templates."""
+    """Limits for templates: length, nesting, size of values, and time."""
 
     text: int  # characters of a template
     brackets: int  # nesting depth

@@ -124,8 +124,8 @@ class TransformChain:
         keys: np.ndarray,
         epoch: int | None,
     ) -> dict[str, np.ndarray]:
-        """Return the decoded and transformed values (N, *shape) of each lazy field, like `LazyReader.arrays`. Raises
-        LazyFieldError and MissingPackageError."""
+        """Return a dict from field name to the decoded and transformed values (N, *shape). The arguments are those of
+        `LazyReader.arrays`. Raises LazyFieldError and MissingPackageError."""
         found: dict[str, np.ndarray] = {}
         for address in dict.fromkeys(each.field.lazy for each in given.values()):
             mine = {name: each for name, each in given.items() if each.field.lazy == address}

@@ -218,9 +218,9 @@ class MixedOrder:
         return start + permute(key_of("order", self._keys[source], number), places, size)
 
     def numbers(self, samples: np.ndarray, placed: MixturePositions) -> np.ndarray:
-        """Return, for each of these samples, the number that decides its random transforms: index + pass * (size of the
-        set). So a sample is transformed differently in each pass over its source. `samples`: index of each sample in
-        the set. `placed`: positions of the mixture; its `passes` has the pass of each sample."""
+        """Return, for each of `samples`, the number that seeds its random transforms: index + pass * (size of the set).
+        So a sample is transformed differently in each pass over its source. `samples`: indices in the set. `placed`:
+        positions of the mixture; `placed.passes` has the pass of each sample."""
         found: np.ndarray = samples + placed.passes * self.num_samples
         return found
 

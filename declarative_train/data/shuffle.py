@@ -135,12 +135,12 @@ class RolledOrder:
         return np.asarray((self.places(positions) + size // streams * np.arange(count)[:, None]).ravel())
 
     def runs_of_batch(self, positions: np.ndarray) -> tuple[np.ndarray, int]:
-        """Divide `positions`, which are in one full batch, into runs: all samples of one stream in the batch are a run.
-        Return (index into the block layout at which each run begins, number of samples of every run).
+        """Divide `positions`, which are in one full batch, into runs. A run is all samples of one stream in the batch;
+        they are consecutive in the block layout. Return (starts, length). `starts`: index into the block layout of the
+        first sample of each run. `length`: number of samples of every run.
 
-        The samples of a run are consecutive in the block layout. In the next full batch, the run of the same stream
-        begins where this one ends. The returned number is 0 in two cases: the streams have different numbers of samples
-        in the batch, or `positions` has only a part of a run.
+        In the next full batch, the run of the same stream begins where this one ends. `length` is 0 if the streams have
+        different numbers of samples in the batch, or if `positions` has only a part of a run.
         """
         length, rest = divmod(self._batch_size, self.num_streams)
         if rest or len(positions) % length:
@@ -149,8 +149,8 @@ class RolledOrder:
         return places[:, 0], length if bool((np.diff(places) == 1).all()) else 0
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return two arrays with one entry for each of `positions` of an epoch: the stream that has its sample (an
-        index), and the index of this sample within the stream."""
+        """Return two arrays with one entry for each of `positions` of an epoch: the index of the stream that has its
+        sample, and the index of this sample within the stream. (The top of this file defines streams.)"""
         size, count = self._batch_size, self.num_streams
         positions = np.asarray(positions, np.int64)
         slot = positions % size

@@ -1,8 +1,8 @@
-"""Reader of a block-shuffled set: the samples of one rank, or of one loader process. They are taken from shuffle
-windows that threads read ahead.
+"""Reader of a block-shuffled set, for one rank or one loader process. It takes samples from shuffle windows that
+threads read ahead.
 
-A window is dropped when its stream reaches the next window. Threads stop reading ahead when the windows in memory have
-a certain number of samples, so that memory does not grow during a run.
+Threads stop reading ahead when the windows in memory have a certain number of samples, so that memory does not grow
+during a run. A window is dropped when its stream (part of the set) reaches the next window.
 """
 
 from __future__ import annotations
@@ -285,8 +285,9 @@ class MixedWindows:
         return {source: tuple(sorted(streams)) for source, streams in found.items()}
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
-        """Return the samples at these positions of an epoch: a number for each sample (`MixedOrder.numbers`), and a
-        dict from field name to tensor. `of_epoch`: None means epoch 0. Raises DataError."""
+        """Return (numbers, values) of the samples at these positions of an epoch. `numbers`: for each sample, the
+        number that seeds its random transforms (`MixedOrder.numbers`). `values`: dict from field name to tensor.
+        `of_epoch`: None means epoch 0. Raises DataError."""
         placed = self._order.at(of_epoch or 0, positions)
         samples, pieces = np.empty(len(positions), np.int64), []
         for source, number, mine in placed.pieces():

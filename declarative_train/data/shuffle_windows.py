@@ -376,8 +376,9 @@ def _of_pieces(pieces: Sequence[tuple[int, int]]) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stretch:
-    """Part of a window whose samples begin in one block. `rows`: the rows of these samples in the table, `num_rows` in
-    number. `count`: how many samples there are. `first`: index in the set of the first sample."""
+    """Consecutive samples of a window that begin in one block. `rows`, `num_rows`: the rows of the table that the
+    samples contain, and their number. `first`: index in the set of the first sample. `count`: how many samples there
+    are."""
 
     rows: slice | np.ndarray
     num_rows: int

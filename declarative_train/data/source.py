@@ -1,5 +1,5 @@
-"""Sources of a recipe: the opened tables, the columns that fields read, and the rows that can be used. Also records of
-the files, which show whether a file changed later."""
+"""Sources of a recipe: their tables, the columns that fields read, and the rows that can be used. File records (sizes
+and hashes) show later whether a file has changed."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from declarative_train.recipe.recipe import Recipe
 
 
 def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each pair of an input field and a target field that share columns, unless this is
-    intended."""
+    """Yield a diagnostic for each pair of an input field and a target field that share columns. Two cases are intended
+    and not reported: an autoencoder, and fields of different rows of a window."""
     scope = recipe.model.scope
     fields = {field.name: field for field in data.fields}
     targets = {

@@ -59,9 +59,9 @@ class Cuts:
         return frozenset(name for name in self.parameters if name.startswith(paths))
 
     def with_experts(self, path: str, found: LayerCut) -> Cuts:
-        """Return a copy of these divisions in which the ranks of `expert` divide the layer at `path` as `found` says.
-        If the layer is a library's model, this concerns only the submodules in `found.parts`; its other parameters stay
-        as they were. What is divided over `expert` is no longer divided over `tensor`."""
+        """Return a copy of these divisions in which the layer at `path` is divided over the ranks of `expert`, as
+        `found` says, and no longer over those of `tensor`. If the layer is a library's model, only the submodules in
+        `found.parts` change."""
         own = tuple(f"{path}.{name}." for name in found.parts) or (f"{path}.",)
         return replace(
             self,

@@ -76,7 +76,7 @@ def run_dry(
     double: bool = False,
 ) -> DryRunResult:
     """Compute one training step and one evaluation step of the model, and return the problems found. A large model is
-    only traced (see the module). `rows`: a few real samples by field, or None. `double`: compute in float64."""
+    only traced, without values. `rows`: a few real samples by field, or None. `double`: compute in float64."""
     is_small = rows is not None and _is_small(lowered)
     if not is_small and not _may_have_idle(lowered):
         return DryRunResult()

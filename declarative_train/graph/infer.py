@@ -111,9 +111,8 @@ class _Scope:
         return {port: self.origins[wire] for port, wire in inputs.items()}
 
     def specs_built_for(self, name: str) -> dict[str, TensorSpec]:
-        """Return the specs of the inputs, by port, for which the module of node `name` was built. If the block around
-        the node is called again, these are the inputs in the first call of the block, because both calls have the same
-        module."""
+        """Return {port: spec} for the inputs with which the module of node `name` was built. If the block around the
+        node is called again, these are the inputs of the first call, because both calls use the same module."""
         node = self.done[name] if self.first_call is None else self.first_call.node(name)
         assert node is not None
         specs = {
@@ -166,13 +165,13 @@ class Inference:
         first_call: Graph | None = None,
         see_input: Callable[[Edge], ObservedValues | None] = lambda edge: None,
     ) -> tuple[Graph | None, dict[str, TensorSpec | None], Callable[[Edge], ObservedValues | None]]:
-        """Infer the nodes of a scope (the model or a block). Return three things: its graph, the specs of its outputs,
-        and a function from an edge to the edge's values on sample rows. The graph is None if something in it is
-        unknown; the function returns None for unknown values.
+        """Infer the nodes of a scope (the model or a block). Return (graph, outputs, function). `graph`: None if
+        something in it is unknown. `outputs`: specs of the outputs. The function takes an edge and returns its values
+        on sample rows, or None if they are unknown.
 
-        `inputs`: specs of the inputs; an optional input that is not connected has no entry. `first_call`: the graph of
-        the block's first call if the scope is a block that is called again; its layers keep their sizes. `see_input`:
-        function from an input to its values on sample rows.
+        `inputs`: specs of the inputs; an optional input that is not connected has no entry. `first_call`: for a block
+        that is called again, the graph of its first call; its layers keep their sizes. `see_input`: function from an
+        input to its values on sample rows.
         """
         state = _Scope(scope, dict(inputs), dict(origins), first_call, see_input)
         for node in scope.nodes:

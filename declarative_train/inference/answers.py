@@ -34,9 +34,9 @@ class PredictedOutputs:
 
 
 def choose_outputs(trained: Trained, outputs: Sequence[str]) -> PredictedOutputs:
-    """Return the outputs to predict. They are those in `outputs`, which are then not converted. If `outputs` is empty,
-    they are all outputs whose meaning (a class, a number) follows from the losses. Raises UsageError if no loss defines
-    a meaning."""
+    """Return the outputs to predict: the nodes in `outputs`, whose values are returned unchanged. If `outputs` is
+    empty, return all outputs to which the losses give a meaning, such as a class or a number. Raises UsageError if
+    there are none."""
     if outputs:
         return PredictedOutputs(tuple(dict.fromkeys(outputs)), (), tuple(dict.fromkeys(outputs)))
     found = meanings(trained.plan)

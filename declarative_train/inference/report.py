@@ -1,4 +1,4 @@
-"""Results of an evaluation for one output, in a form that does not depend on how they are shown."""
+"""Results of an evaluation for one output of a model, as plain data, without formatting."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Settings of the parameters of a model with adapters (LoRA), and checks of the adapters.
 
 An adapter adds the product of two small matrices (`lora_A`, `lora_B`) to the weight of a linear map. In a model with
-adapters, only these matrices are trained, and the parameters that the recipe sets to `frozen: false`. The keys of
-`adapter`, and rules whose selector contains the name of such a matrix (`*.lora_B`), set how the matrices start and
-train. A selector such as `gpt.*` matches their names too, but does not change them.
+adapters, only these matrices are trained, and the parameters that the recipe sets to `frozen: false`. The key `adapter`
+sets how the matrices start and train. So do rules under `parameters` whose selector contains the name of a matrix, such
+as `*.lora_B`. Other rules, such as one for `gpt.*`, do not change the matrices.
 """
 
 from __future__ import annotations

@@ -88,9 +88,9 @@ def _count_elements(node: Node, read: list[TensorSpec]) -> int:
 class ImageLayout:
     """Properties of a run that decide the memory format of its images.
 
-    `word`: the recipe's `channels_last` (true, false or auto). `reordered`: how many elements all layers of the model
-    copy if it uses either format. `precision`: precision of the computation. `has_plugins`: the recipe has plugins,
-    whose code may need the default format.
+    `word`: the recipe's `channels_last` (true, false or auto). `reordered`: for each of the two formats, how many
+    elements the layers of the model would copy into the other one. `precision`: number format of the computation, such
+    as `bf16`. `has_plugins`: the recipe has plugins, whose code may need the default format.
     """
 
     word: Word

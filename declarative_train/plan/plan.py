@@ -52,11 +52,11 @@ class PartPlan:
     """Tensor of a published file that fills some rows, or all, of a parameter.
 
     `share`: how many of the parameter's rows it fills, relative to the shares of the other tensors. `transpose`: the
-    tensor is transposed. `ones`: number of leading dimensions of size 1 to remove from the tensor. If `ones` is
-    negative, such dimensions are added instead.
+    tensor is transposed. `ones`: number of leading dimensions of size 1 that are removed from the tensor; a negative
+    number adds them.
 
-    If `count` is not 0, only a part of the tensor is used. The first dimension, which has the size `count`, is indexed
-    by `index`. Of the last dimension, every `step`-th element is used, from `first` on.
+    If `count` is not 0, only `tensor[index, ..., first::step]` is used, and the first dimension must have the size
+    `count`.
     """
 
     name: str

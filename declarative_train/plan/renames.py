@@ -129,9 +129,8 @@ class _Renaming(NamedTuple):
     """Effect of `rename` on one tensor. `new`: its new name; None if the tensor is dropped. `keys`: the keys of
     `rename` that match its old name.
 
-    `words`: a pair (key, index) for each of these keys that joins tensors. Such a key lists words in braces, and the
-    old name contains one of them. `index` is the position of this word: 1 if the key has `{query,key,value}` and the
-    name has `key`.
+    `words`: for each of these keys that joins tensors, a pair (key, index of the word in braces that the old name has).
+    The index is 1 if the key has `{query,key,value}` and the name has `key`.
     """
 
     new: str | None
@@ -222,8 +221,8 @@ def join_shapes(
 def shapes_by(
     rename: Mapping[str, str | None], found: Shapes, *, is_run: bool
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return (shapes, None). `shapes` is a dict from the new name of each tensor of a file to its shape. If the tensors
-    cannot be renamed as `rename` says, return {} and (problem, hint).
+    """Return (shapes, None), where `shapes` is a dict from the new name of each tensor of a file to its shape. If
+    `rename` cannot be applied to the tensors, return ({}, (problem, hint)).
 
     `found`: dict from the name in the file to the shape. `is_run`: the file is the checkpoint of a run. Its tensors
     cannot be joined, because ranks read them directly from it.

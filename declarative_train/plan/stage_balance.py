@@ -41,8 +41,8 @@ def balance_cuts(
 
 
 def _splitting_cuts(names: Sequence[str], linked: Iterable[tuple[str, str]]) -> set[int]:
-    """Return the positions at which a cut would separate two nodes that share a parameter. Position i is the place
-    before node i of `names`. `linked`: the pairs of nodes that share a parameter."""
+    """Return the positions at which a cut would separate two nodes that share a parameter. A cut at position i is
+    directly before node i of `names`. `linked`: the pairs of nodes that share a parameter."""
     places = [sorted((names.index(one), names.index(other))) for one, other in linked]
     return {place for first, last in places for place in range(first + 1, last + 1)}
 

@@ -117,8 +117,8 @@ def grow_shape(tensors: TensorMapPlan, name: str, shape: tuple[int, ...] | None)
 
 
 def shape_of_part(part: PartPlan, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of the part of a parameter that one tensor of a file fills, or () if the tensor does not fit
-    `part`. `shape`: shape of the tensor in the file."""
+    """Return the shape of the rows of a parameter that one tensor of a file fills, or () if the tensor does not fit
+    `part`. `part`: how the tensor is indexed and transposed. `shape`: shape of the tensor in the file."""
     if part.count:
         if shape[:1] != (part.count,) or len(shape) < 2:
             return ()

@@ -112,8 +112,8 @@ def _not_traced(why: str, scale: MemoryScale | None) -> str:
 
 
 def _with_exact_memory(choice: ChoicePlan, memory_bytes: int) -> ChoicePlan:
-    """Return the choice of `auto` with the chosen candidate's memory set to `memory_bytes`, the memory of the finished
-    plan. The choice has only an estimate before, because the pipeline schedule of a candidate is not computed."""
+    """Return the choice of `auto` with the memory of the chosen candidate replaced by `memory_bytes`, the memory of the
+    finished plan. In `choice` it is only an estimate."""
     taken = (replace(each, memory_bytes=memory_bytes) if each.verdict == TAKEN else each for each in choice.candidates)
     return replace(choice, candidates=tuple(taken))
 

@@ -38,9 +38,8 @@ from declarative_train.source.document import SourceFile
 
 @dataclass(slots=True)
 class Plugins:
-    """Components that plugin files define. `layers` and `sinks`: {name: class}; `components`: {kind: {name: class}} for
-    all other kinds. `files`: texts of the plugin files, for messages. `is_whole`: every file could be read and parsed.
-    """
+    """Components that plugin files define: `layers` and `sinks` by name, `components` of all other kinds by kind and
+    name. `files`: the plugin files with their texts, for messages. `is_whole`: every file could be read and parsed."""
 
     layers: dict[str, type[Layer]] = field(default_factory=dict)
     sinks: dict[str, type[PluginSink]] = field(default_factory=dict)

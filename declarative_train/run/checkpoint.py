@@ -111,9 +111,9 @@ class Checkpoints:
             self._base = frozen_base.record_base(self._plan)
 
     def save(self, state: RunState, *, is_best: bool, keep: int) -> str:
-        """Save model, optimizer and `state` as a new checkpoint, and return its path. It is complete after `wait`
-        returns; `wait` also raises the errors of the save. `is_best`: mark it as the run's best. `keep`: number of the
-        newest checkpoints that are not deleted. Raises the error of the previous save."""
+        """Begin to save model, optimizer and `state` as a new checkpoint, and return its path. The checkpoint is
+        complete when `wait` has returned. An error of the save is raised by `wait` or by the next `save`. `is_best`:
+        mark the checkpoint as the run's best. `keep`: number of the newest checkpoints that are not deleted."""
         self.wait()
         self._retry, self._reported = retry_on(self.store.is_local), None
         with SAVING.going_on():  # a stop request does not end the process meanwhile
@@ -433,8 +433,8 @@ def empty_like(
     parameter: torch.Tensor, size: torch.Size, dtype: torch.dtype, cut: RankCut | None = None
 ) -> torch.Tensor:
     """Return a tensor of zeros, into which optimizer state of a parameter is loaded. `size`: shape of the state in the
-    checkpoint. `cut`: which part of the whole parameter this rank has; None: the parameter is not cut. If `size` is the
-    whole parameter's shape, the result is divided and sharded like `parameter`. Otherwise its shape is `size`."""
+    checkpoint. If this is the shape of the whole parameter, the result is divided and sharded like `parameter`.
+    Otherwise the result has the shape `size`. `cut`: how ranks divide the whole parameter; None if they do not."""
     if tuple(size) == (tuple(parameter.shape) if cut is None else cut.whole_shape(parameter.shape)):
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
     return torch.zeros(size, dtype=dtype, device=parameter.device)

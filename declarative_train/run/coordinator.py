@@ -242,10 +242,10 @@ class Coordinator:
             self._end(now_s, "")
 
     def _check_progress(self, now_s: float) -> None:
-        """End the round (a start of all ranks) if the ranks make no progress for too long, shortly before collectives
-        reach their time limit. Print a warning earlier. If a rank no longer writes heartbeats and the run may be
-        restarted, end the round at the time of the warning. If no rank waits in a collective and all write heartbeats,
-        only warn."""
+        """End the round (a start of all ranks) or warn, if the ranks have made no progress for too long. The warning
+        comes first; the end comes shortly before collectives reach their time limit. If a rank no longer writes
+        heartbeats and the run may be restarted, the round ends at the time of the warning. If all ranks write
+        heartbeats and none waits in a collective, there is only the warning."""
         assert self._job is not None
         for place in self._places:
             for beat in self._seen[place.node].status.beats:

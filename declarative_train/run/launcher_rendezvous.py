@@ -30,13 +30,14 @@ _SHOWN: list[object] = []  # files that other ranks of this machine read
 
 
 def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, Store]:
-    """Return two key-value stores for the `world` ranks. The first belongs to this start of the ranks; it is empty
-    except for the devices of all ranks. The second is kept when the launcher restarts the ranks. `visible`: devices of
-    this rank. Raises RunFailure if the launcher set no address, or if ranks do not start in time.
+    """Return two key-value stores that all ranks share: one for this start of the ranks, and a lasting one. The first
+    has only entries that were written since the launcher last started the ranks; the second also keeps older ones.
+    `world`: number of ranks. `visible`: devices of this rank, which it writes to the first store. Raises RunFailure if
+    the launcher set no address, or if ranks do not start in time.
 
-    torchrun keeps its store when it restarts ranks, so entries of an earlier start must be told apart. Each process
-    draws a number from a counter in the store. The number of rank 0 is the prefix of all keys of this start. Each other
-    process waits until rank 0 has stored this prefix under the process's own number."""
+    torchrun keeps its store when it restarts ranks. So all keys of one start get a common prefix. Rank 0 stores the
+    prefix for each other rank, under a number that this rank has drawn from a counter.
+    """
     from torch.distributed.distributed_c10d import PrefixStore
 
     lasting = PrefixStore("dtrain", _reach(rank))

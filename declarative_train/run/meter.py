@@ -150,9 +150,10 @@ def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
 
 
 def comparable_estimate(plan: Plan, device: torch.device) -> tuple[dict[str, float], str | None]:
-    """Return the plan's estimate of speed and memory as a dict, and a remark. The estimate is for comparison with a run
-    on `device`. If it is for other hardware, the dict is {} and the remark says so. Otherwise the remark is None. If
-    there is no estimate, return {} and None. A GPU that dtrain does not know counts as the hardware of the estimate."""
+    """Return (estimate, remark): the plan's estimate of speed and memory as a dict, for comparison with a run on
+    `device`. If the estimate is for other hardware, the dict is {} and the remark says so; otherwise the remark is
+    None. Without an estimate, return ({}, None). A GPU that dtrain does not know counts as the hardware of the
+    estimate."""
     estimate = plan.estimate
     if estimate is None or estimate.step_s is None:
         return {}, None

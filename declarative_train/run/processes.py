@@ -432,8 +432,7 @@ def _describe_signal(number: int) -> str:
 
 def silence_loggers() -> None:
     """Silence the loggers of torch's launcher, which would print every failure a second time. Also ignore its warning
-    that stderr is not a file (as in notebooks and under pytest), which would stop the ranks where warnings are
-    errors."""
+    that stderr is not a file (as in notebooks): where warnings are errors, it would stop the ranks."""
     warnings.filterwarnings("ignore", message="Unable to enable fault handler")
     names = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.distributed.pipelining")
     for name in (*names, "torch.distributed.elastic.agent.server.api", "torch.multiprocessing.spawn"):

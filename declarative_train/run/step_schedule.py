@@ -39,7 +39,8 @@ class DueActions(NamedTuple):
 
 
 class StepSchedule:
-    """Schedule of one session. `last_step`: last step of the session; a later session may continue the run."""
+    """Schedule of one session: in which steps it logs, evaluates and saves. `last_step`: last step of the session; a
+    later session may continue the run."""
 
     def __init__(self, plan: Plan, last_step: int) -> None:
         self._last_step = last_step

@@ -1,4 +1,5 @@
-"""YAML text -> Document: nodes that keep their file, line and column, merged by `extends`, `--with` and `--set`."""
+"""Reader of YAML recipes: from texts to a Document, a tree of nodes that know their file, line and column. Files and
+options are merged by `extends`, `--with` and `--set`."""
 
 from declarative_train.source.load import load
 

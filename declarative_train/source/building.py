@@ -2,7 +2,8 @@
 size.
 
 It reports mistakes that are valid YAML but not a valid recipe: duplicate keys, empty values, tags, keys that are not
-text, aliases that expand without limit. An unquoted `{{ }}`, which YAML reads as a mapping, becomes the intended text.
+text, aliases that expand without limit. YAML reads an unquoted `{{ x }}` as a mapping; it becomes the text that was
+meant.
 """
 
 from __future__ import annotations

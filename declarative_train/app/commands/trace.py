@@ -70,7 +70,8 @@ def trace_step(plan: Plan) -> int:
 
 
 def trace_row(path: str, plugins: bool) -> int:
-    """Print the values of one sample, from the row to the prediction of a run's trained model. Return the exit code."""
+    """Print how one sample passes through a trained model, from its row in the table to the prediction. Return the exit
+    code. `path`: folder of the run."""
     from declarative_train.app.views.values import trace_values
     from declarative_train.data.field_reader import BadSampleError
     from declarative_train.data.spec import DataError

@@ -104,8 +104,8 @@ class ArrowFormat(BlockFormat):
 
 
 def _open(path: str | None) -> Any:
-    """Return an opened Arrow file. It is mapped into memory, except if this is impossible or if address space is
-    limited (`ulimit -v`), because each thread would map the whole file."""
+    """Open an Arrow file. It is mapped into memory if possible, but not if address space is limited (`ulimit -v`),
+    because each thread would map the whole file."""
     import pyarrow as pa
 
     if sys.platform != "win32":

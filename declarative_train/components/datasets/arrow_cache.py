@@ -91,7 +91,8 @@ def in_memory_or_on_disk(
 
 
 class _CountedStream(io.RawIOBase):
-    """Stream of a file's bytes that subtracts the memory for them and for their values from a Budget."""
+    """Stream of a file's bytes that takes memory from a Budget, for the bytes and for the values that are parsed from
+    them."""
 
     def __init__(self, stream: Any, budget: Budget, delimiter: str | None) -> None:
         self._stream, self._budget, self._delimiter = stream, budget, delimiter

@@ -213,8 +213,8 @@ def _shape(array: StoredArray) -> str:
 
 
 def _load(path: str) -> Mapping[str, StoredArray | str]:
-    """Return a dict from name to array for a file. The values of the arrays are not read yet, except those of a remote
-    `.npy` file. A member of an archive that is not an array has a text with the reason instead. Raises SourceError."""
+    """Open a file, and return a dict from array name to array. Values are read later, except those of a remote `.npy`
+    file. A member of an archive that is no array gets a text with the reason as its value. Raises SourceError."""
     with _as_source_error(path):
         if path.endswith(".npz"):
             check_beginning(path, "an archive of NumPy arrays", b"PK\x03\x04")

@@ -94,8 +94,8 @@ class PluginTable(Table):
 
     @contextmanager
     def _lock_code(self) -> Iterator[None]:
-        """Let only one thread at a time run the `with` block, because it calls the user's code. A forked process uses a
-        new lock, and a new object of the user's class if the old one holds open files."""
+        """Hold a lock during the `with` block, so that only one thread at a time runs the user's code. A forked process
+        first makes a new lock. If the user's object holds open files, the process also makes a new object."""
         if self._process != os.getpid():
             self._process, self._lock = os.getpid(), threading.Lock()
             if not self._is_shared:

@@ -207,11 +207,9 @@ def _find_missing(values: np.ndarray) -> np.ndarray:
 
 
 def _look_up(values: np.ndarray, lacks: np.ndarray, vocabulary: Sequence[Any], unknown: int | None) -> np.ndarray:
-    """Return the class number of each value, or -1 if the value is not in the vocabulary. The class number is the index
-    in the vocabulary. `lacks`: true where a value is missing.
-
-    `unknown`: class number that is reserved for values outside of the vocabulary; None: no number is reserved. No value
-    of the vocabulary gets this number: each index from `unknown` on is increased by one."""
+    """Return the class number of each value: its index in the vocabulary, or -1 if it is not there. `lacks`: true where
+    a value is missing. `unknown`: class number that is reserved for other values, or None. Indices from `unknown` on
+    are increased by one, so that no value of the vocabulary gets this number."""
     import numpy as np
 
     if values.dtype == object:

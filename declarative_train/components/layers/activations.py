@@ -112,9 +112,8 @@ class Celu(Activation):
 
 
 class Selu(Activation):
-    """`elu` times a constant. Both constants are chosen so that values keep mean 0 and variance 1 from layer to layer.
-    Use `alpha_dropout` with it.
-    """
+    """`elu` with a fixed `alpha`, times a fixed factor. Both numbers are chosen so that values keep mean 0 and variance
+    1 from layer to layer. Use `alpha_dropout` with it."""
 
     module: ClassVar[str] = "nn.SELU"
     type: Literal["selu"] = "selu"

@@ -22,9 +22,8 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 class ElementwiseLoss(Loss, ABC):
     """Base class of losses whose input and target have the same shape. `function`: name in `modules/elementwise.py` of
-    the function that computes the loss of each element. If the loss has fields, `function` names a class there. An
-    instance of this class, created with the fields in order, then computes the loss.
-    """
+    the function that computes the loss of each element. If the loss has fields, it is the name of a class instead:
+    called with the fields in order, the class returns the function."""
 
     about: ClassVar[str] = "numbers"
     per_item: ClassVar[bool] = True

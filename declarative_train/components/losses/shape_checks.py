@@ -210,10 +210,9 @@ def _one_too_many(items: TensorSpec, target: TensorSpec, classes_last: bool) -> 
 
 def _both_ways(first: TensorSpec, second: TensorSpec, name: str = "input", other: str = "target") -> str | None:
     """Return a hint about how to give the tensors `first` and `second` the same shape, or None if no hint applies.
-    There is a hint for each of three cases. One tensor has an additional last dimension of size 1. Or `first` has
-    scores of classes, and `second` has class numbers. Or both have equally many elements. `name`, `other`: names of the
-    first and of the second tensor in the hint.
-    """
+    There is a hint if one tensor has an additional last dimension of size 1, if `first` has scores of classes and
+    `second` class numbers, or if both have equally many elements. `name`, `other`: names of the two tensors in the
+    hint."""
     if second.shape == (*first.shape, 1):
         slicing = ", ".join(":" for _ in range(len(first.shape) + 1))
         from_field = f"give the {other}'s field `column: NAME` instead of `columns: [NAME]`, which makes it {first}"

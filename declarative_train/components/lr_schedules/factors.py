@@ -19,10 +19,9 @@ def warmup_factor(step: int, num_warmup_steps: int) -> float:
 
 
 def progress(step: int, num_steps: int, num_warmup_steps: int) -> float:
-    """Return the fraction of the steps after the warm-up that is over before `step`, from 0 to 1. It is 0 for step
-    `num_warmup_steps`, the first after the warm-up. It would be 1 for step `num_steps`, but the last step of a run is
-    `num_steps` - 1. torch counts `T_max` in the same way.
-    """
+    """Return the fraction of the steps after the warm-up that is over before `step`. It is 0 in the first step after
+    the warm-up, and a little less than 1 in the last step of the run, `num_steps` - 1. torch counts `T_max` in the same
+    way."""
     return min(1.0, max(0.0, (step - num_warmup_steps) / max(1, num_steps - num_warmup_steps)))
 
 

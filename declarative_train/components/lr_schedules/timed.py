@@ -16,9 +16,8 @@ from declarative_train.core.duration import Duration, parse_duration
 
 
 class Exponential(LrSchedule):
-    """Learning rate that falls exponentially after the warm-up. It falls a little in every step, such that it is
-    multiplied by `gamma` over each duration `every`.
-    """
+    """Learning rate that falls exponentially after the warm-up: a little in every step, and by the factor `gamma` over
+    each duration `every`."""
 
     type: Literal["exponential"] = "exponential"
     gamma: float = Field(0.95, gt=0, le=1)

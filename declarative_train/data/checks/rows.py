@@ -1,7 +1,7 @@
-"""Messages on rows that resemble each other, in two sets, next to each other in time or in a batch; and on their order.
+"""Warnings about rows: similar rows in two sets, a category that differs in nearly every row, neighbours in time in two
+sets, rows sorted by class, and files with the newest row first.
 
 Each function builds the message of one diagnostic code. Its docstring is the manual page of that code.
-Each code is a warning: the run is valid.
 """
 
 from __future__ import annotations

@@ -75,10 +75,10 @@ def _find_experts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
 def find_gather_groups(
     model: nn.Module, units: tuple[str, ...], sharding: ShardingPlan
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield a pair for each group of modules whose parameters fully_shard gathers together: the list of the modules,
-    and fully_shard's argument `reshard_after_forward` for the group. `units`: names of the model's repeated blocks,
-    each of which is a group. `sharding`: the plan's further groups. Parameters in no group belong to the root module,
-    and so do tied parameters: a group could not free a parameter that another group still uses."""
+    """Yield (modules, reshard) for each group of modules whose parameters fully_shard gathers together. `reshard`: its
+    argument `reshard_after_forward`. `units`: names of the model's repeated blocks, each of which is a group.
+    `sharding`: further groups. All other parameters belong to the root module, and so do tied parameters, because a
+    group could not free a parameter that another group still uses."""
     for unit in units:
         if unit not in sharding.shared:
             yield from _make_group(model, (unit,), sharding.reshard)

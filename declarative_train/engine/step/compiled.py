@@ -41,8 +41,8 @@ def compile_units(module: nn.Module, units: Sequence[nn.Module], *, num_lengths:
 
 
 def compile_losses(modules: Iterable[nn.Module]) -> None:
-    """Compile the cross-entropy losses among `modules` in place. Uncompiled, several operations read and write all
-    scores one after the other: 11.8 ms instead of 3.2 ms on an H200 for 16,384 tokens and 50,304 classes in bf16."""
+    """Compile the cross-entropy losses among `modules` in place. Without this, each operation of a loss reads and
+    writes all scores: 11.8 ms instead of 3.2 ms on an H200 for 16,384 tokens and 50,304 classes in bf16."""
     for module in losses_to_compile(modules):
         module.sum = torch.compile(module.sum)  # type: ignore[method-assign]
 

@@ -41,12 +41,12 @@ PIECE_BYTES = 4 << 10
 
 
 def find_base_files(plan: Plan) -> list[tuple[WeightsPlan, dict[str, list[str]]]]:
-    """Return the weights files to which checkpoints refer, and the frozen parameters that checkpoints therefore do not
-    contain. The list is empty if checkpoints contain all parameters. Each item is a pair (entry, names) for one file.
-    `entry`: the entry of `model.weights` that names the file. `names`: a dict with a key for each frozen parameter that
-    gets its values from the file. The value is the list of the parameter's other names if it is tied, otherwise [].
-    Only `.safetensors` files are listed: checkpoints contain the frozen parameters from other files and from earlier
-    runs."""
+    """Return the `.safetensors` files that contain the frozen parameters which checkpoints leave out. Return [] if
+    checkpoints contain all parameters.
+
+    Each item is a pair (entry, names). `entry`: the entry of `model.weights` that names the file. `names`: a dict from
+    each frozen parameter whose values come from the file to a list of its other names, [] if it is not tied.
+    """
     if plan.checkpoint is None or plan.checkpoint.base == "whole" or not adapters_of(plan.graph):
         return []
     fills: dict[str, int] = {}
@@ -108,9 +108,9 @@ def add_relative_path(record: Record, checkpoint: str) -> Record:
 
 
 def locate_files(record: Record, checkpoint: str) -> Record:
-    """Find the weights files to which `record` refers, and return `record` with their present path. It is the recorded
-    path or, if the unchanged files are not there, the recorded path relative to `checkpoint`, the folder of the
-    checkpoint. Raises CheckpointFailure if files are missing or have changed."""
+    """Return `record` with the path at which its weights files are now. This is the recorded path or, if the unchanged
+    files are not there, the path that was recorded relative to `checkpoint`, the folder of the checkpoint. Raises
+    CheckpointFailure if files are missing or have changed."""
     weights = record["weights"]
     places = [str(weights["path"])]
     folder = local_path(checkpoint)

@@ -165,12 +165,13 @@ def build_optimizers(
 
 
 def name_optimizers(plans: Sequence[ParameterPlan], optimizer: Mapping[str, object]) -> Rules:
-    """Return all optimizers of the whole model, as a dict from name to pair (optimizer, parameters). `parameters` is a
-    dict from (lr_scale, weight_decay) to the names of the parameters with these settings.
+    """Return all optimizers of the model, as a dict from name to pair (optimizer, parameters). `parameters` is a dict
+    from (lr_scale, weight_decay) to the names of the parameters with these settings.
 
-    The name of an optimizer is its type, with a number if several have this type. Names and order are the same on every
-    rank and in every mode. Arguments: `plans` has the parameters of the model, some of which have an optimizer of their
-    own; `optimizer` is the recipe's optimizer, which comes first."""
+    A name is the type of the optimizer, with a number if several have this type: `adamw`, `adamw_2`. Names and order
+    are the same on every rank and in every mode. `plans`: the parameters of the model. `optimizer`: the recipe's
+    optimizer, for all parameters that have none of their own.
+    """
     found: dict[str, tuple[Mapping[str, object], dict[Setting, list[str]]]] = {}
     found[_key(optimizer)] = optimizer, {}
     for parameter in plans:

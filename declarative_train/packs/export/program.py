@@ -199,9 +199,9 @@ def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> ProgramInput:
 
 
 def _answer(name: str, said: tuple[Meaning, ...], kind: Inputs) -> ProgramOutput:
-    """Return the description of the program's output for the node `name`. `said`: for each loss that reads the node,
-    what the node's numbers mean. With raw inputs (`kind`), the output is converted to the unit of its targets, if they
-    are numbers or counts and all have the same unit."""
+    """Return the description of a node's output in the exported program. `said`: for each loss that reads the node,
+    what the node's numbers mean. With raw inputs (`kind`), numbers and counts are converted to the unit of their
+    targets if all losses agree on it."""
     units = {(one.kind == "count", one.unit) for one in said if one.unit is not None or one.kind == "count"}
     is_one = kind == "raw" and len(units) == 1 and all(one.kind in ("number", "count") for one in said)
     unit = next((one for one in said if one.unit is not None or one.kind == "count"), None) if is_one else None
@@ -240,8 +240,8 @@ def _item(values: Sequence[torch.Tensor], at: int) -> torch.Tensor:
 
 
 def _row_dims(entry: ProgramInput) -> int:
-    """Return how many dimensions of an input, counted from the last, belong to one row of the table. A window of
-    several rows has one more dimension before them, which counts the rows."""
+    """Return how many dimensions a single row of an input has. In an input that is a window of several rows, the
+    dimension that counts the rows comes before them and is not included."""
     made = entry.preparation
     numbers = max(len(each) for each in (made.fill, made.subtract, made.divide, (0.0,)) if each is not None)
     dims, size = 0, 1

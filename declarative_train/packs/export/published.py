@@ -229,7 +229,8 @@ def _write_shards(folder: Path, tensors: Mapping[str, MakeTensor]) -> None:
 
 
 def _check(folder: Path, tensors: Mapping[str, MakeTensor]) -> None:
-    """Read the files and compare them with `tensors`. Raises ExportFailure if a tensor is missing or differs."""
+    """Read the written `.safetensors` files in `folder`. Raises ExportFailure if one of `tensors` is missing or
+    differs."""
     from safetensors import safe_open
 
     read: set[str] = set()
@@ -251,9 +252,9 @@ def _check_state_dict(folder: Path, tensors: Mapping[str, MakeTensor]) -> None:
 
 
 def tokenizer_files(trained: Trained, begun: str | None, folder: Path) -> list[str]:
-    """Write the files of the run's own tokenizer; if it has none, copy the tokenizer's files from `begun`, the folder
-    of the published model with which training began. Return the names of the files, [] if there is no tokenizer. Raises
-    ExportFailure."""
+    """Write the tokenizer's files to `folder`, and return their names. If the run has no tokenizer of its own, copy the
+    files from `begun`, the folder of the published model with which training began. Return [] if there is no tokenizer.
+    Raises ExportFailure."""
     if own := _own_tokenizer(trained, folder):
         return own
     if begun is None:

@@ -214,7 +214,7 @@ class ImageField(PictureField):
         return _convert_mode(turn_upright(picture), self.mode)
 
     def numbers(self, picture: Any) -> np.ndarray:
-        """Convert a Pillow image, after the transforms, to float32 (C, H, W), from 0 to 1."""
+        """Convert a transformed Pillow image to a float32 array (C, H, W) with values from 0 to 1."""
         import numpy as np
 
         values = np.asarray(picture)

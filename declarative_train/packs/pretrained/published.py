@@ -351,7 +351,7 @@ def config_of(
 
 
 def architecture_of(kind: ModelKind, params: Mapping[str, object]) -> str:
-    """Return the library's class name for a model of this kind with these params."""
+    """Return the library's class name, such as `LlamaForCausalLM`, for this kind of model with these params."""
     head = kind.heads.get(str(params.get("head")))
     return kind.architecture if head is None else head.architectures[0]
 

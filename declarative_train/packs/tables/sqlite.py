@@ -71,9 +71,9 @@ class SqliteDataset(FilesDataset):
 
     @contextmanager
     def _open(self, path: str, heartbeat: Callable[[], None]) -> Iterator[tuple[sqlite3.Connection, str]]:
-        """Open a file for the `with` block. Yield (connection, text). The text follows FROM in a SELECT: the name of
-        the table, and ORDER BY if the table has a rowid. `heartbeat` is called regularly. Raises SourceError, also for
-        errors in the `with` block, such as a view that does not end after a large number of steps."""
+        """Open a file for the `with` block. Yield (connection, text that follows FROM in a SELECT). This text is the
+        name of the table, with ORDER BY if the table has a rowid. `heartbeat` is called regularly. Raises SourceError,
+        also for errors in the `with` block, such as a view that takes too many steps."""
         import sqlite3
         from pathlib import Path
 

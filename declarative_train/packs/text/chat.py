@@ -234,9 +234,9 @@ def dialogue(given: Messages, template: str) -> list[Message]:
 
 
 def _role(written: str, named: Collection[str], number: int) -> str:
-    """Return the template's name for the role `written` of message `number`, from 1. `named`: roles that the template
-    mentions. Such a role stays as it is, unless it is a synonym of the assistant. Raises ChatError for an unknown role.
-    """
+    """Return the role that a chat template gets for the role `written` of message `number`, from 1. A role that the
+    template mentions (`named`) stays as it is. Other roles and all synonyms of the assistant are translated: `human` ->
+    `user`, `gpt` -> `assistant`. Raises ChatError for an unknown role."""
     found = ROLES.get(written.lower())
     if found != ASSISTANT and written in named:
         return written

@@ -84,8 +84,9 @@ def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dic
 
 
 def _add_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (begins, sizes, segments), arrays with one element for each piece. At the end of each row, one more piece
-    stands for its padding. `segments`: number of a piece in its row, from 1; 0 for padding."""
+    """Return (begins, sizes, segments) of the pieces (texts or parts of texts), with one more piece in each row: the
+    padding at its end. Each is an array with one element per piece. `segments`: number of a piece in its row, from 1; 0
+    for padding. `length`: positions of a row."""
     import numpy as np
 
     counts = pieces.counts

@@ -1,4 +1,4 @@
-"""Values of two keys of a field of tokens that are mappings: length buckets, and added tokens."""
+"""Values of the keys of a `tokens` field that are mappings: length buckets, and tokens added to the tokenizer."""
 
 from __future__ import annotations
 

@@ -300,8 +300,8 @@ class TokensField(Field):
         return list(zip(*(values[place].tolist() for place in self._places.values()), strict=True))
 
     def missing_key(self, value: Any) -> str | None:
-        """Return the key, `column` or `prompt`, whose column has no text in a row. If neither column has one, return
-        `column`; if no text is missing, return None. `value`: what `join_columns` returned for the row."""
+        """Return the key, `column` or `prompt`, whose column has no text in a row (`column` if both have none); None if
+        no text is missing. `value`: what `join_columns` returned for the row."""
         given = self._split_by_key(value)
         return next((key for key in ("column", "prompt") if key in given and given[key] is None), None)
 

@@ -95,8 +95,8 @@ def _tensor_products(recipe: Recipe, size: int, most_stages: int) -> Iterator[Ca
 
 
 def _data_products(size: int) -> list[tuple[str, DataAxes | None]]:
-    """Return the ways to use `size` ranks for data parallelism, as pairs (end of the mode's name, axes): one pair for
-    fsdp and one for ddp. For one rank, return the single pair ("", None)."""
+    """Return the ways to use `size` ranks for data parallelism, fsdp and ddp, as pairs (suffix, axes). `suffix`: text
+    that is added to the name of the mode. For one rank, return [("", None)]."""
     if size == 1:
         return [("", None)]
     return [(f" x fsdp {size}", DataAxes(shard=size)), (f" x ddp {size}", DataAxes(replicate=size))]
@@ -114,7 +114,7 @@ def _pipelines(recipe: Recipe, num_ranks: int, size: int, most_stages: int) -> I
 
 
 def _stages_per_rank(schedule: Schedule) -> int:
-    """Return how many pipeline stages each rank needs at least with this schedule."""
+    """Return the smallest number of pipeline stages per rank that this schedule allows."""
     return PIPELINE_SCHEDULES[schedule].stages_per_rank[0]
 
 

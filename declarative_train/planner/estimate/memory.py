@@ -25,7 +25,7 @@ from declarative_train.planner.estimate.placement import DevicePart, Placement
 
 @dataclass(frozen=True, slots=True)
 class MemoryScale:
-    """Factors that turn counted elements into bytes of memory, usually measured in a trace of the model.
+    """Numbers from which the bytes of activations are computed. They are usually measured in a trace of the model.
 
     kept      bytes for each element that a node keeps from its forward to its backward
     working   bytes per sample for all other activations at the peak

@@ -86,9 +86,9 @@ def _gather(
 
 
 def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -> list[tuple[bool, list[str]]]:
-    """Return the groups of nodes whose parameters fsdp gathers together. Each group is a pair (again, names of the
-    nodes). `again` is True if the parameters may be gathered a second time, for the backward. It is False for the nodes
-    after the last unit and for the root groups, whose parameters stay gathered."""
+    """Return the groups of nodes whose parameters fsdp gathers together, as pairs (again, names of the nodes). `again`:
+    whether the parameters may be gathered a second time, for the backward. It is False for two kinds of groups, which
+    stay gathered: the nodes after the last unit, and the nodes of a stage that are in no other group."""
     units = [
         name
         for name in part.nodes
@@ -230,13 +230,9 @@ def expert_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, 
 def _exchanges(
     what: str, elements: Sequence[int], group: DeviceGroup, model: ModelFacts, placement: Placement, machine: Machine
 ) -> list[Transfer]:
-    """Return a list with one transfer, which stands for several exchanges together. In an exchange, each rank of
-    `group` sends a part of its values to every other rank. The list is empty if the group has one rank or there are no
-    exchanges.
-
-    `what`: name of the transfer. `elements`: one number for each exchange, its elements per sample. Elements that a
-    rank keeps for itself are counted too.
-    """
+    """Return one transfer that stands for several all-to-all exchanges between the ranks of `group`. Return [] if the
+    group has one rank or if there are no exchanges. `what`: name of the transfer. `elements`: for each exchange, its
+    number of elements per sample, including those that a rank keeps."""
     if group.size < 2 or not elements:
         return []
     times = placement.rows * placement.num_microbatches

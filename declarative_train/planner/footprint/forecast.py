@@ -225,8 +225,9 @@ def _row(plan: Plan, small: Plan, place: int, moments: Any) -> MemoryPlan:
 
 def _moments(plan: Plan, runs: list[CopyChain], rank: int, is_begun: bool, is_split: bool) -> Any:
     """Return the live bytes at each moment of a step of rank `rank`, as a float array (operations, classes of memory).
-    They are traced with short chains of blocks and extrapolated. `runs`: the chains of copies to shorten. `is_begun`:
-    gradients exist from the beginning of the step. `is_split`: the traces run in child processes."""
+    To save time, the step is traced with fewer copies of repeated blocks, and the result is extrapolated. `runs`: the
+    chains of copies to shorten. `is_begun`: gradients exist from the beginning of the step. `is_split`: the traces run
+    in child processes."""
     with _one_thread():
         if not runs:
             return _memory_trace(plan, rank, is_begun).bytes.astype(float)

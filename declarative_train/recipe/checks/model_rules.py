@@ -293,9 +293,8 @@ def _find_first(node: object) -> Wire | None:
 
 
 def _sees_no_later(frame: _Frame, wire: Wire) -> bool:
-    """Return True if two conditions hold for the layers and expressions from which the sequence `wire` is computed. At
-    least one of the layers is causal, and none of the layers and expressions can make a position depend on later
-    positions."""
+    """Return whether a causal layer takes part in computing the sequence `wire`, and nothing in the computation can
+    make a position depend on later positions. `frame`: the graph that has `wire`."""
     is_causal = False
     for _, output, node in _walk(frame, wire):
         if isinstance(node, ExpressionNode):
@@ -344,9 +343,9 @@ def _is_of_one_position(term: Term) -> bool:
 
 
 def _ignores_order(root: Term) -> bool:
-    """Return True if an expression does not make the model depend on the order of the positions of a sequence. This
-    includes a slice that is the whole expression. A slice in a larger expression is not included, because two slices of
-    one sequence may be compared there."""
+    """Return whether an expression ignores the order of the positions of a sequence, as a mean does. A slice also
+    counts if it is the whole expression. In a larger expression it does not, because two slices of one sequence may be
+    compared."""
     if isinstance(root, Operation) and root.name == INDEX:
         return isinstance(root.operands[0], Reference)
     return _is_made_by(root, _OF_ALL)

@@ -267,9 +267,9 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
 
 
 def _report_no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
-    """Return the diagnostic for a value that may have several forms and has none of them. Its message names the forms.
-    `problems`: one error of pydantic for each form. `where`: name of the value in the message if it is the whole
-    mapping that was validated."""
+    """Return the diagnostic for a value that has none of the forms allowed for it. `problems`: for each form, one error
+    of pydantic. `where`: name of the value in the message, used only if the value is the whole mapping that was
+    validated."""
     first = problems[0]
     wanted: list[str] = []
     for problem in problems:
@@ -323,7 +323,8 @@ def _list_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]
 
 
 def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type[BaseModel]]:
-    """Return the pydantic models that are possible for the value at `path` inside a value of the type `model`."""
+    """Return the pydantic models to which the value at `path` may belong. `path` begins at a value of the type
+    `model`."""
     found = [model]
     for part in path:
         if isinstance(part, str) and len(found) == 1:

@@ -252,7 +252,7 @@ def list_shipped() -> tuple[str, ...]:
 
 @cache
 def load_shipped_block(name: str) -> tuple[BlockDefinition | None, tuple[Diagnostic, ...]]:
-    """Return the shipped block with this name, or None if it has errors, and the errors. Results are cached."""
+    """Return (block, errors) for the shipped block `name`. The block is None if it has errors. Results are cached."""
     file = read_shipped_file(name)
     root, found = read_text(file.path, file.text)
     if not isinstance(root, Mapping) or found:

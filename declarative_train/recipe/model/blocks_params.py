@@ -137,12 +137,13 @@ def bind_params(
     *,
     shipped: bool = False,
 ) -> tuple[dict[str, object] | None, list[Diagnostic]]:
-    """Return {name: value} for all parameters of a block, as variables for its templates; or None and errors.
+    """Return (values, errors): the values of a block's parameters, by name, as variables for the block's templates. If
+    there are errors, `values` is None.
 
     `block`, `params`: the name of the block and its declared parameters. `given`: the keys that a node sets for the
     block, rendered. `at`: span at which a missing parameter is reported. `present`: names of all keys of the node; no
-    fix renames another key to one of them. `shipped`: whether the block is a shipped one. The default of a parameter
-    may be a template that reads earlier parameters."""
+    fix renames another key to one of them. `shipped`: whether the block is one that dtrain ships.
+    """
     diagnostics: list[Diagnostic] = []
     meant: set[str] = set()  # parameters that the node sets under a wrong name; they are not reported as missing
     for entry in given:

@@ -71,9 +71,8 @@ class PublishedError(ValueError):
 
 
 class Published(NamedTuple):
-    """Published model, such as a llama, whose structure a node has. `folder`, `config`: the folder of the model and its
-    configuration. Both are None if the node names no folder. Then the node has the structure of a family of models, not
-    of one model."""
+    """Published model, such as a llama, whose structure a node has. `folder`, `config`: its folder and its
+    configuration. Both are None if the node has the structure of a family of models, and names no folder."""
 
     folder: str | None = None
     config: dict[str, object] | None = None

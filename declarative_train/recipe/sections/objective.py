@@ -34,9 +34,8 @@ class LossTerm(Section):
 
 
 class MetricTerm(Section):
-    """Metric. It uses the input, target and mask of the loss that `of` names, or its own. Keys other than those below
-    belong to its `type`.
-    """
+    """Metric. Its input, target and mask are those of the loss that `of` names, unless the metric sets them itself.
+    Keys that are not listed below are settings of its `type`."""
 
     inline: ClassVar[str | None] = "component"
 

@@ -147,9 +147,9 @@ class Axes(Section):
 
     @property
     def reshard(self) -> bool | int | None:
-        """Value of the key `reshard`, with its default True. True: ranks free the gathered parameters after the forward
-        pass. A number has the meaning that it has in torch's `fully_shard`. None if parameters are not sharded. False
-        in a pipeline, whose stages keep the gathered parameters for a whole step."""
+        """Whether ranks free the gathered parameters after the forward pass: the key `reshard`, by default True. A
+        number means the same as in torch's `fully_shard`. None if parameters are not sharded. False in a pipeline,
+        whose stages keep the gathered parameters for a whole step."""
         if self.data is None or self.data.shard is None:
             return None
         if self.pipeline is not None:
@@ -262,8 +262,8 @@ AXES_OF_WORDS: dict[str, dict[str, dict[str, str]]] = {  # without `auto` and `d
 
 
 def of_word(word: str) -> Axes | Dp | Auto | None:
-    """Return the section that a word of `parallelism` means. None for `pipeline`, `expert`, `context` and `tensor`,
-    because these words alone do not give the sizes of the axes."""
+    """Return the settings that a single word under `parallelism`, such as `fsdp`, stands for. Return None for
+    `pipeline`, `expert`, `context` and `tensor`, which also need the size of the axis."""
     if word in ("pipeline", "expert", "context", "tensor"):
         return None
     if word in AXES_OF_WORDS:

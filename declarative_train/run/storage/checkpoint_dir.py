@@ -25,7 +25,7 @@ from declarative_train.plan.checkpoint_files import CHECKPOINTS, OWNER, checkpoi
 def claim(folder: str, name: str, run_dir: Path) -> str:
     """Create an empty folder below `folder` for the checkpoints of one run, and return its path. `name`: the recipe's
     name. Runs that start at the same time, even on other machines, get different folders. If the folder cannot be
-    created, raise RunFailure; before this, remove `run_dir`, the run's own folder, if it is empty."""
+    created, remove `run_dir`, the run's own folder, if it is empty, and raise RunFailure."""
     try:
         with _explain_errors():
             return _create(folder, name, run_dir)

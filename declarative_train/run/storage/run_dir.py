@@ -90,12 +90,13 @@ def open_place(
     """Create or find the run's folder, lock it and write the plan to it. Return it with the checkpoint from which the
     run starts.
 
-    `resume`: None for a new run, `auto`, or a path. `look`: function that takes a checkpoint and returns the reason to
-    skip it, or None. `folder`: the run's folder; None for a new one among the runs of the recipe. With `folder` and
-    `resume`, the run in this folder is continued.
+    `resume`: a path, `auto` for the newest run that can be continued, or None for a new run. `look`: function that
+    takes a checkpoint and returns the reason to skip it, or None. `folder`: the run's folder; None for a new one among
+    the runs of the recipe. With `folder` and `resume`, the run in this folder is continued.
 
-    Raises RunFailure if there is no checkpoint at the path `resume`, if this plan may not continue from it, if all
-    checkpoints are damaged, if another process runs this run, or if the folder cannot be written."""
+    Raises RunFailure if the plan cannot continue from a checkpoint at `resume`, if another process runs this run, or if
+    the folder cannot be written.
+    """
     copied = _fetch(plan, folder) if resume is not None else None
     if folder is not None:
         found = _find_in_folder(folder, resume is not None, lock, look)

@@ -25,11 +25,12 @@ def is_like_date(text: str) -> bool:
 
 
 def find_format(name: str, values: np.ndarray) -> tuple[str | None, str] | None:
-    """Return how the dates in a column are written, as a pair (format, remark). Return None if the column has no dates.
-    The format is the value of the key `format` of a date field, or None if the field does not need this key. The remark
-    may be "".
+    """Return how the dates in a column are written, as a pair (format, remark), or None if the column has no dates.
+    `format`: value for the key `format` of a date field; None if the field does not need this key. The remark may be
+    "".
 
-    `name`: the column's name. `values`: its values except missing ones."""
+    `name`: the column's name. `values`: its values except missing ones.
+    """
     import numpy as np
 
     if values.dtype.kind == "M":

@@ -71,9 +71,9 @@ def _make_relative(source: Dataset, data: str, path: Path) -> Dataset:
 
 
 def _choose_seed(table: Table, target: TargetColumn, sizes: Sizes) -> tuple[int, Mapping[str, Sequence[object]]]:
-    """Choose the seed with which rows are split into sets, so that the training set has a row of every class. Return
-    the seed, and a dict from each other set that lacks classes to these classes. Raises UnusableError if no seed does
-    this. For a large table or a target without classes, return 0 and {}."""
+    """Find a seed with which the rows are split so that the training set has a row of every class. Return (seed,
+    lacking): `lacking` is a dict from each other set that lacks classes to these classes. Return (0, {}) for a large
+    table or a target without classes. Raises UnusableError if none of the tried seeds works."""
     import numpy as np
 
     if not target.classes or table.num_rows > LOOKED_AT:

@@ -180,7 +180,7 @@ def _odd_words(counts: Counter[str]) -> set[str]:
 
 
 def rows_to_inspect(table: Table) -> slice | np.ndarray:
-    """Return the rows to inspect: all rows or, of a large table, a fixed number from all its parts."""
+    """Return the rows to inspect: all rows, or for a large table a fixed number of evenly spaced rows."""
     import numpy as np
 
     if table.num_rows <= LOOKED_AT:

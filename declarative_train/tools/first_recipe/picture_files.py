@@ -130,9 +130,9 @@ def _header(value: Any, column: Column, field: ImageField) -> tuple[tuple[int, i
 
 
 def find_files_column(table: Table, folder: str, target: str) -> tuple[str, str] | None:
-    """Find the column of a table that has paths of pictures. Return its name, and the folder to which the paths are
-    relative. This is `folder` or a folder directly in it. Return None if no column has such paths. `target`: a column
-    that is not considered. Raises UnusableError if none of the files exists."""
+    """Find the column of a table that has paths of pictures. Return (name of the column, folder to which the paths are
+    relative), or None if no column has such paths. The returned folder is `folder` or a folder directly in it.
+    `target`: a column that is not considered. Raises UnusableError if none of the files exists."""
     import numpy as np
 
     rows = np.linspace(0, table.num_rows - 1, min(table.num_rows, _AT_ONCE)).astype(np.int64)

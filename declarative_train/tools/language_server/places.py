@@ -13,8 +13,8 @@ from declarative_train.core.span import Span
 
 
 class Places:
-    """Converter between dtrain's lines and columns in one text and the protocol's positions. `codec`: counts the
-    characters of a text in the protocol's unit."""
+    """Converter between lines and columns of a text, as dtrain counts them, and positions of the language server
+    protocol. `codec`: counts characters in the unit of the protocol, such as UTF-16 code units."""
 
     def __init__(self, path: str, text: str, codec: PositionCodec) -> None:
         self.lines = Lines(path, text)

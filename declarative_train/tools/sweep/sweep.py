@@ -185,7 +185,7 @@ class SweepRunner:
             self._end(self._result(each, code))
 
     def _follow(self, each: _Running) -> None:
-        """Read new evaluations of a running point. If the search calls the point hopeless, request its run to stop."""
+        """Read new evaluations of a running point. If the search calls the point hopeless, ask its run to stop."""
         try:
             with open(each.folder / EVENTS, "rb") as file:
                 file.seek(each.offset)

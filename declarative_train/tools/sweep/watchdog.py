@@ -25,8 +25,8 @@ for pid in running:
 
 
 class Guard:
-    """Connection of the sweep to the watchdog. Call `begin` and `end` with the process id of each run, and `close` when
-    all runs have ended."""
+    """Connection of the sweep to its watchdog, a process that stops the runs if the sweep is killed. Call `begin` and
+    `end` with the process id of each run, and `close` when all runs have ended."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(

@@ -38,9 +38,10 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Difference between some ranks and one process that exceeds its bound. `name`: the parameter, node or loss term.
-    `difference`, `bound`: relative to the size of the values. `ranks`: the ranks that differ. `collective`: the
-    communication between ranks on which the value depends, "" if none. `why`: a remark on the cause."""
+    """Value that differs between some ranks and a single process by more than its bound. `name`: the parameter, node or
+    loss term that has the value. `difference`, `bound`: relative to the size of the values. `ranks`: the ranks that
+    differ. `collective`: the communication between ranks on which the value depends, "" if none. `why`: a remark on the
+    cause."""
 
     kind: Kind
     name: str
@@ -340,7 +341,7 @@ def _relative(difference: float, size: float) -> float:
 
 
 def first_of_each(findings: Iterable[Finding]) -> Iterator[tuple[Finding, int]]:
-    """For each kind of value with findings, yield its first finding and the number of its findings."""
+    """Yield (first finding, number of findings) for each kind of finding."""
     by_kind: dict[str, list[Finding]] = {}
     for finding in findings:
         by_kind.setdefault(finding.kind, []).append(finding)

@@ -48,7 +48,7 @@ class Checked:
 
 
 def check_plan(plan: Plan) -> Checked:
-    """Return how the plan reduces each gradient, and the mistakes that the checks found."""
+    """Check a plan. Return the mistakes found, and a table of how the gradients are reduced."""
     problems = [*_check_ranks(plan), *_check_rows(plan), *_check_parameters(plan), *_check_stages(plan)]
     layout, cuts = plan.layout, plan.layout.cuts
     if cuts is not None:
@@ -151,10 +151,9 @@ def _check_schedule(grid: tuple[tuple[str, ...], ...], num_stages: int, num_micr
 
 
 def _users(graph: Graph, stages: tuple[tuple[str, ...], ...], plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Return a dict from each parameter to the indices of the pipeline stages that use it. A stage uses a parameter if
-    it contains the parameter's node, or a node that calls this node again. A tied parameter has no entry of its own:
-    the stages that use it are added to those of the parameter to which it is tied. `stages`: the names of the nodes in
-    each stage."""
+    """Return a dict from parameter name to the indices of the pipeline stages that use the parameter. A tied parameter
+    has no key: its stages are listed under the parameter to which it is tied. `stages`: the names of the nodes in each
+    stage."""
     stage_of = {name: number for number, names in enumerate(stages) for name in names}
     by_node = {node.name: {stage_of.get(node.name, -1)} for node in graph.nodes}
     for node in graph.nodes:

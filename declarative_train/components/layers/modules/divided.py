@@ -36,10 +36,9 @@ class Peers(Protocol):
 
 class TensorRanks:
     """Ranks of the `tensor` axis, with differentiable communication. `index`: index of this process among the `size`
-    ranks. `reads`: which tokens of the layer's input this rank gets. `writes`: which tokens of the layer's output it
-    returns. "whole": all tokens. "tokens": only this rank's tokens. "joined", for `reads` only: all tokens, already
-    gathered from the ranks (`graph/token_cuts.py`).
-    """
+    ranks. `reads`: tokens of the layer's input that this rank gets: "whole" (all), "tokens" (only its own) or "joined"
+    (all, already gathered; see `graph/token_cuts.py`). `writes`: tokens of the output that it returns, "whole" or
+    "tokens"."""
 
     def __init__(self, peers: Peers, reads: str = "whole", writes: str = "whole") -> None:
         self._peers, self._reads, self._writes = peers, reads, writes

@@ -68,7 +68,8 @@ class Angles:
         return angles.cos() * self.amplitude, angles.sin() * self.amplitude
 
     def _scale(self, plain: Tensor, K: int) -> Tensor:
-        """Return the frequencies (K / 2,) after `scaling`. `plain`: the frequencies before it, in descending order."""
+        """Return the frequencies (K / 2,), scaled by the method `scaling`. `plain`: the frequencies before scaling, in
+        descending order."""
         if self.scaling == "linear":  # Chen et al., Extending context window of LLMs via positional interpolation, 2023
             return plain / self.factor
         if self.scaling == "llama3":

@@ -1,5 +1,5 @@
-"""Table of the diagnostic codes of this package: code -> `module.function` in this folder, or a module with one check.
-The docstring of the function or module is the manual page of the code."""
+"""Table of the diagnostic codes of this package. Each value names a function in this folder, as `module.function`. The
+function makes the message; its docstring is the manual page of the code."""
 
 RULES: dict[str, str] = {
     "I001": "ignores.unused_ignore",

@@ -135,8 +135,9 @@ def _write_window(config: Mapping[str, Any], params: Mapping[str, object]) -> di
 
 
 def _read_late_window(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params of an attention window that begins at one layer: the layers before it have full attention, it
-    and all later ones have the window. Raises PublishedError for another order of layers."""
+    """Return the params `window` and `window_from` of a model in which only later layers have an attention window:
+    `window_from` is the first of them. Without windows, return None and 0. Raises PublishedError if a layer after
+    `window_from` has full attention."""
     window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
     layers, types = int(config["num_hidden_layers"]), config.get("layer_types")
     first = int(config.get("max_window_layers", 28))

@@ -11,8 +11,8 @@ from declarative_train.recipe.model.tree import PublishedError
 
 
 def _read_labels(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params for the number of classes. A model without an output layer has none, even if its config lists
-    classes."""
+    """Return `{"out_features": number of classes}`. The number is None if the model has no output layer, even if its
+    config lists classes."""
     if not any(str(each).endswith("ForImageClassification") for each in config.get("architectures") or ("Any",)):
         return {"out_features": None}
     return {"out_features": len(config["id2label"]) if config.get("id2label") else config.get("num_labels", 2)}

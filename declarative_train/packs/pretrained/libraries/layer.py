@@ -1,10 +1,10 @@
 """Base class of layers that are a model of another library (transformers, timm). The layer's fields determine the
 module; its parameters have the library's names.
 
-The module is created once per process with parameters on the meta device and real buffers (`modules/node.py`), because
-the library computes some buffers, such as the frequencies of rotary positions. Parameters get the initial values of the
-library's code, with a generator seeded by (seed, path), or the values in the model's files, of which a rank reads only
-its rows.
+The module is created once per process (`modules/node.py`). Its parameters are on the meta device. Its buffers have
+values, because the library computes some of them, such as the frequencies of rotary positions. Parameters get values
+later: from the model's files, of which a rank reads only its rows, or from the library's code with a generator seeded
+by (seed, path).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Keys of nodes that are a library's model: the key `path` becomes a folder, and the values in its config.json become
-keys."""
+"""Completion of the keys of a node that is a model of a library (transformers, timm). Paths become absolute, and the
+values in the config.json of `path` are added as keys."""
 
 from __future__ import annotations
 

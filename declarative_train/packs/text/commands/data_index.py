@@ -14,8 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def misuse(args: argparse.Namespace) -> None:
-    """Return None. Every subcommand of `dtrain data` has this function, which reports arguments given to the wrong
-    subcommand; this one has no arguments of its own."""
+    """Do nothing, because this command has no arguments of its own. In other subcommands of `dtrain data`, the function
+    `misuse` reports arguments of the wrong subcommand."""
 
 
 def run(args: argparse.Namespace) -> int:

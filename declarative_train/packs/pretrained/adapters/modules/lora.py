@@ -1,4 +1,5 @@
-"""Linear map with a frozen weight and a trained low-rank change of it; with DoRA, also trained lengths of the rows."""
+"""Linear map with a frozen weight and a trained low-rank change of it (LoRA). With DoRA, the lengths of the rows are
+trained too."""
 
 from __future__ import annotations
 
@@ -123,10 +124,9 @@ class LoraLinear(nn.Linear):
         _write(self.lora_magnitude_vector, lengths)
 
     def _add_parts(self, y: Tensor, z: Tensor) -> Tensor:
-        """Return `y` (..., out), the output of several joined maps, plus the changes by their adapters. `self.split`:
-        the range of rows of each map that has an adapter. `z`: x times A, (..., number of these maps * rank). Each
-        range of `y` changes by the map's part of `z` times the map's rows of B, scaled. The rest of `y` stays
-        unchanged."""
+        """Return `y` (..., out), the output of several joined linear maps, plus the changes by their adapters.
+        `self.split`: for each map with an adapter, its range in the last dimension of `y`. The rest of `y` is
+        unchanged. `z`: x times A, (..., number of these maps * rank)."""
         assert self.split is not None
         found, done, first_b = [], 0, 0
         for (first, last), part in zip(self.split, z.chunk(len(self.split), -1), strict=True):

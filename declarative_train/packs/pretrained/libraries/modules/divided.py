@@ -48,9 +48,9 @@ def divide_experts(model: nn.Module, parts: Sequence[str], peers: ExpertRanks) -
 
 
 class _OwnLibraryExperts(OwnExperts):
-    """Mixin for the class of a library's experts, of which each rank has only some. Its forward has the library's
-    arguments and result: (rows, numbers of the chosen experts, weights) -> rows. Each row is sent to the ranks that
-    have its experts. There, the library's code computes the experts."""
+    """Mixin for a library's class of experts, in a model of which each rank has only some experts. Its forward has the
+    library's arguments and result: (rows, indices of the chosen experts, weights) -> rows. It sends each row to the
+    ranks that have its experts. There, the library's code computes the experts."""
 
     peers: ExpertRanks
     num_experts: int

@@ -180,8 +180,8 @@ class LibraryPart(nn.Module):
         return self._dtrain_layer.run(self.frame, values, "inputs_embeds", self._dtrain_output)
 
     def compute_own(self, *given: Any, **named: Any) -> Any:
-        """Run the library's own forward of this part, and return its result. (`forward` may instead run the part in a
-        frame, a copy of the whole model.)"""
+        """Run the library's forward of this part, and return its result. (`forward` may run a frame instead, which is a
+        copy of the whole model.)"""
         return super().forward(*given, **named)
 
     def reset_buffers(self) -> None:
@@ -192,9 +192,8 @@ class LibraryPart(nn.Module):
 
 
 class _StandIn(nn.Module):
-    """Mixin for the class of each part in a frame, which is a copy of the model that computes only one of its parts. In
-    the part that is computed, `part` is set, and the forward runs it. In every other part, `part` is None, and the
-    forward returns its input."""
+    """Mixin for the parts of a frame, a copy of a model that computes only one of its parts. `part`: the module whose
+    forward is run. It is None in all other parts of the frame, whose forward returns its input."""
 
     part: LibraryPart | None
 
