@@ -109,9 +109,8 @@ def shape_of(parts: Iterable[PartPlan], found: Shapes) -> tuple[int, ...] | None
 
 
 def grow_shape(tensors: TensorMapPlan, name: str, shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Return the shape that the parameter `name` has in the model. `shape`: its shape in the file, after its tensors
-    are joined. The two differ if tokens were added to the model: then the parameter has more rows than the file
-    (`TensorMapPlan.grown`)."""
+    """Return the shape of the parameter `name` in the model. `shape`: its shape in the file, after its tensors are
+    joined. The model has more rows if tokens were added to it (`TensorMapPlan.grown`)."""
     before, after = tensors.grown.get(name, (0, 0))
     return (after, *shape[1:]) if shape and shape[0] == before else shape
 

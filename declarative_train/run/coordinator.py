@@ -315,8 +315,8 @@ class Coordinator:
         return next((seen.status.asked_by for seen in self._seen.values() if seen.status.asked_by is not None), None)
 
     def _find_loss(self, place: Place, now_s: float) -> str | None:
-        """Return a sentence that says why the node `place`, which takes part in the round (a start of all ranks), is
-        lost: it was restarted, has left, or no longer answers. Return None if it is not lost."""
+        """Return why the node `place` is lost for the round (a start of all ranks), as a sentence: it was restarted,
+        has left, or no longer answers. Return None if it is not lost."""
         seen = self._seen[place.node]
         if seen.status.agent != place.agent:
             return f"{place} was lost and has come back"

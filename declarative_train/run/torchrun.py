@@ -179,9 +179,9 @@ def join(job: RankJob, rank: int, host: str, hosts: tuple[str, ...], store: Stor
 
 
 def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
-    """Share in-memory samples between the ranks of one machine. The first of these ranks prepares the samples; the
-    others map its memory. `host`: this machine; `hosts`: the machine of each rank. If the preparation fails, the first
-    rank raises DataError. The other ranks then prepare the samples themselves later, and get the same error."""
+    """Share in-memory samples between the ranks of one machine: the first of these ranks prepares them, and the others
+    map its memory. `host`: this machine. `hosts`: the machine of each rank. If the preparation fails, the first rank
+    raises DataError. The others get the same error later, when they prepare the samples themselves."""
     from declarative_train.data.shared_sets import accept, offer
 
     first = hosts.index(host)

@@ -56,9 +56,8 @@ def needs_mask_shape(type: str, mask: TensorSpec | None, shape: tuple[int, ...])
 
 
 def elementwise(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
-    """Return a ShapeError unless the input is floating-point and not empty, and target and mask have its shape. There
-    must be a target; a mask is optional. `type`: type of the loss, for the message.
-    """
+    """Check that the input is floating-point and not empty, and that target and mask have its shape. Return the first
+    error, or None. The mask is optional, the target is not. `type`: type of the loss, for the message."""
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     return (

@@ -70,9 +70,8 @@ def share_classes(module: nn.Module) -> None:
 
 
 def _make_class_key(part: fx.GraphModule) -> Hashable:
-    """Return a key that is equal for blocks that can share one class. It contains the code, the called functions, the
-    settings of modules, and the properties of each tensor (such as name, shape and dtype), but not the tensors'
-    values."""
+    """Return a key that is equal for blocks that can share one Python class. It is made of everything in a block except
+    the values of its tensors."""
     calls = tuple(node.target for node in part.graph.nodes if node.op == "call_function")
     modules = tuple((name, type(child), child.extra_repr()) for name, child in part.named_modules() if name)
     tensors = tuple(

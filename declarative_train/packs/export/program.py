@@ -186,8 +186,8 @@ def make_program(
 
 def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> ProgramInput:
     """Return the program's input for a field. `kind`: whether inputs are raw or prepared. `dtype`: dtype of the
-    program. Raw numbers that the program normalises are accepted as float64, because with a large mean and a small
-    deviation float32 would lose their digits."""
+    program. A raw input that the program normalises has the dtype float64, because float32 would lose the digits of
+    numbers with a large mean and a small deviation."""
     tensor = spec.tensor
     if not tensor.is_floating:
         return ProgramInput(spec, getattr(torch, tensor.dtype), tensor.shape, Preparation())

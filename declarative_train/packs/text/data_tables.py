@@ -78,8 +78,8 @@ def _column(name: str, field: str, sizes: np.ndarray, length: int, samples: int,
 
 def list_trained_parts(fields: Sequence[FieldSpec], training: PreparedSet) -> list[Shown]:
     """Return a table for each token field whose first sample has tokens that do not count in the loss. (The first token
-    of a text never counts, so it is ignored.) The table has the text of this sample, with a new row wherever the tokens
-    begin or cease to count."""
+    of a text never counts and is ignored here.) The table shows the text of this sample. A new row begins wherever the
+    tokens begin or cease to count."""
     found = []
     for spec in fields:
         if spec.component.get("type") != "tokens" or "." in spec.name or not training.num_samples:

@@ -1,6 +1,5 @@
-"""Misspelt names of sections. An unknown top-level key is read as the section whose name is similar, so that errors
-inside are reported too, and the section is not reported as missing. The key itself is reported as unknown.
-"""
+"""Misspelt names of sections: an unknown top-level key is read as the section with a similar name. So errors inside are
+reported too, and the section is not reported as missing. The key itself is reported as unknown."""
 
 from __future__ import annotations
 

@@ -123,9 +123,8 @@ def _expand_param_lists(
     graph: Node | None, params: MappingABC[str, Param], where: str
 ) -> tuple[Node | None, list[Diagnostic]]:
     """Return the graph of a block with the lists `params` of its nodes expanded, and errors. `params: [norm]` in a node
-    becomes `norm: "{{ params.norm }}"`; if the node also has a key `norm`, this key is kept. `params`: the parameters
-    of the block. `where`: the block, for messages.
-    """
+    is short for `norm: "{{ params.norm }}"`; a key `norm` of the node has precedence. `params`: the parameters of the
+    block. `where`: name of the block, for messages."""
     diagnostics: list[Diagnostic] = []
     if not isinstance(graph, Mapping):
         return graph, diagnostics
