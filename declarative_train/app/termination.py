@@ -26,15 +26,14 @@ class TerminatedError(BaseException):
 
 @contextmanager
 def signals_raise() -> Iterator[None]:
-    """Within the `with` block, raise TerminatedError in this process when a signal arrives that ends a command. In a
-    forked child, the signal ends the child immediately, as usual.
+    """Within the `with` block, raise TerminatedError when a signal arrives that ends a command. A forked child is ended
+    by the signal as usual.
 
-    The interrupted code may drop the exception or replace it by another one, as C code does during an import. Therefore
-    the signal is repeated until the block ends or a run handles it, and any exception that leaves the block after a
-    signal becomes TerminatedError.
+    The interrupted code may drop or replace the exception, as C code does during an import. So the signal is repeated
+    until the block ends or a run handles it, and any exception that leaves the block after it becomes TerminatedError.
 
-    SIGINT raises KeyboardInterrupt as usual. It is not repeated, because some commands finish their work after it. If
-    another exception replaced the KeyboardInterrupt, it becomes KeyboardInterrupt again.
+    SIGINT raises KeyboardInterrupt as usual. It is not repeated, because some commands finish their work after it. An
+    exception that replaced the KeyboardInterrupt becomes KeyboardInterrupt again.
     """
     is_main_thread = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGINT) if is_main_thread}

@@ -2,8 +2,8 @@
 
 A component is a frozen, closed pydantic model: its fields are the keys of the recipe, and the docstrings under them
 become the JSON schema and the docs (`field_docs`). Its method `build()` makes the torch object. torch is imported only
-inside `build()`. Sequences arrive as tuples (`source.node.to_value`), so models are strict: `"10"` is not a number,
-`true` is not 1.
+inside `build()`. The models are strict: `"10"` is not a number, `true` is not 1. A list of the recipe is given to them
+as a tuple (`source.node.to_value`).
 """
 
 import json
@@ -321,8 +321,8 @@ class MetricModule(ABC):
 
 
 class MetricInputs(NamedTuple):
-    """Specs of the tensors that a metric reads. `class_dim` and `ignore_index` are those of a loss of the recipe, which
-    the key `of` of the metric names."""
+    """Specs of the tensors that a metric reads. `class_dim`, `ignore_index`: keys of the loss for which the metric is
+    computed; the defaults without a loss."""
 
     input: TensorSpec
     target: TensorSpec | None = None
@@ -418,8 +418,8 @@ class LrSchedule(Component, ABC):
 class Init(Component, ABC):
     """Init: the rule for the start values of a parameter. Most inits write them with `fill`.
 
-    `of_layer`: the code of the layer sets the start values, and `fill` is not called. They are then the result of
-    `whole` or, for the layer of a plugin, read from the constructed layer."""
+    `of_layer`: the layer's own code computes the start values, and `fill` is not called. `whole` returns them, or they
+    are read from the constructed layer of a plugin."""
 
     of_layer: ClassVar[bool] = False
 

@@ -299,8 +299,8 @@ class Field(Component, ABC):
 
     @property
     def pads(self) -> bool:
-        """True if the values of rows have different lengths and are padded to one length. `padding()` is the number
-        that is added."""
+        """True if the values of rows have different lengths and are padded to one length. `padding()` is the padding
+        value."""
         return False
 
     def padding(self) -> int:
@@ -390,7 +390,8 @@ class Field(Component, ABC):
         self, values: "Sequence[np.ndarray]", columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> "np.ndarray":
         """Return the field's values (N, *row shape) in the dtype of `row_spec`, but float32 for bfloat16, which numpy
-        lacks. `values`: one array per column. `statistics`: those of the training rows. Raises BadValueError."""
+        lacks. `values`: the N values of each column. `statistics`: statistics of the training rows. Raises
+        BadValueError."""
 
     def convert_into(
         self,

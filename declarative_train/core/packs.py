@@ -180,8 +180,8 @@ def find_row(table: str, word: str) -> Any:
 
 
 def add_rows(kind: str, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the table of all components of one kind, built-in or from packs: a sorted dict from type to address.
-    `own`: the built-in rows. Raises PackError, for example if two rows have the same type."""
+    """Return the components of one kind, built-in (`own`) or from packs, as a dict from type to import address, sorted
+    by type. Raises PackError, for example if a type occurs twice."""
     found = dict(own)
     for name, pack in find_packs().items():
         for word, address in pack.components.get(kind, {}).items():

@@ -204,11 +204,11 @@ def _prepare(
     parts: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
 ) -> dict[str, PreparedSet]:
-    """Return the prepared sets by name; their values are checked by converting them.
+    """Convert the values of the sets to check them, and return the prepared sets by name. After a bad value, report it
+    and go on without its field.
 
-    `parts`: reader of each field for the main source. `columns`: dict from (source, field) to the columns of the field;
-    the source is None for the main source, else the name of the set that has this source. After a bad value is
-    reported, the check goes on without its field.
+    `parts`: reader of each field for the main source. `columns`: {(source, field): columns of the field}; the source is
+    None for the main source, else the name of the set that has this source.
     """
     left = dict(parts)
     found: dict[str, PreparedSet] = {}

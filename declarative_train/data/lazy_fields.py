@@ -94,8 +94,8 @@ class LazyReader(ABC):
 
 @dataclass(frozen=True, slots=True)
 class TransformChain:
-    """Transforms of a recipe, in order, and the seed of their random numbers. Each kind of lazy field has a reader that
-    applies them (LazyReader)."""
+    """Transforms of a recipe, in order, and the seed of their random numbers. They are applied by the reader
+    (LazyReader) of each kind of lazy field, such as images."""
 
     transforms: tuple[Transform, ...] = ()
     seed: int = 0
@@ -114,7 +114,8 @@ class TransformChain:
         return self._reader(field.lazy).spec(name, field, columns)
 
     def glance(self, given: LazyValues, row: int, *, whole: bool) -> int:
-        """Check the file of one value, like `LazyReader.glance`. Raises BadValueError and MissingPackageError."""
+        """Check the file of the value in row `row` of `given`, and return its size in bytes. `whole`: decode the file
+        completely, not only its header. Raises BadValueError and MissingPackageError."""
         return self._reader(given.field.lazy).glance(given, row, whole=whole)
 
     def arrays(

@@ -106,11 +106,11 @@ class BucketCuts:
 
 
 class BucketOrder:
-    """Order of an epoch in which the samples of a batch have the same level (index of the length bucket) where
-    possible.
+    """Order of an epoch in which, where possible, all samples of a batch have the same level (index of the length
+    bucket).
 
-    It rearranges the order without buckets. `samples` is the function of that order: (epoch, positions) -> indices in
-    the set. An epoch has `len(levels)` positions.
+    It rearranges the order without buckets, which `samples` computes: (epoch, positions) -> indices in the set.
+    `levels`: level of each sample of the set.
     """
 
     def __init__(

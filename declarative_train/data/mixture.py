@@ -1,15 +1,13 @@
 """Mixture of sources: (seed, epoch, position) -> source, and sample of that source.
 
 share      integer weight of a source
-schedule   decides which source gives the sample at each position, and counts how many earlier positions have the same
-           source. It is a binary tree, in which the smallest shares are joined first (Huffman, 1952). Of every `parts`
-           positions that reach an inner node, `left` take the left branch. They are spread evenly: of the first t
-           positions, (t * left + parts / 2) // parts take it (Bresenham, 1965). So the number of times that a source
-           was used before a position differs from its share of the positions by less than 2. After as many positions
-           as the sum of all shares, it is exact
-pass       a source gives each of its n samples once (pass 0), then each again (pass 1, with shuffle in another order),
-           and so on. Pass p consists of the turns of the source from p * n on. It may begin within an epoch of the
-           mixture
+schedule   function from a position to its source, and to the number of earlier positions with the same source. It is a
+           binary tree, in which the smallest shares are joined first (Huffman, 1952). Of every `parts` positions that
+           reach an inner node, `left` take the left branch. They are spread evenly: of the first t positions,
+           (t * left + parts / 2) // parts take it (Bresenham, 1965). So the number of earlier positions of a source
+           differs from its share by less than 2. After as many positions as the sum of all shares, it is exact
+pass       n consecutive turns of a source, in which it gives each of its n samples once. Pass p begins with turn p * n,
+           which may be within an epoch of the mixture. With shuffle, each pass has another order
 
 There is no generator state, so position 10^12 costs as much as 0. The order does not depend on the ranks or the batch
 size. An epoch has as many positions as the sources have samples.

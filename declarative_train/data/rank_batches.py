@@ -403,12 +403,9 @@ class EvaluationBatches:
 
 
 def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> RolledOrder | None:
-    """Return the order in which an unshuffled set is read block by block, ahead of its use.
-
-    Return None if the set is not read in this way: it is in memory, its table has no blocks or its rows are not in the
-    order of the files, the recipe skips bad rows, or the recipe sets `workers`, so that loader processes make whole
-    steps.
-    """
+    """Return the order in which an unshuffled set is read ahead, block by block. Return None for a set that is not read
+    in this way: it is in memory, it has no blocks or is not in the order of the files, or the recipe skips bad rows or
+    sets `workers`."""
     prepared = samples.prepared
     if spec.workers or samples.is_held or prepared.skips is not None:
         return None

@@ -34,7 +34,7 @@ class SetRows(ABC):
         `Table.read` accepts."""
 
     def chunks(self, size: int) -> Iterator[tuple[int, slice | np.ndarray]]:
-        """Yield (place in the set of the first row, row numbers) for each chunk of at most `size` rows."""
+        """Yield (index in the set of the first row, row numbers) for each chunk of at most `size` rows."""
         for start in range(0, len(self), size):
             yield start, self.between(start, min(start + size, len(self)))
 

@@ -347,8 +347,8 @@ class Sample:
         return any(part.name == name and part.field.is_lazy for part in self._sets[0].parts)
 
     def place(self, row: int) -> str:
-        """Return the position (row and file) of the sample with index `row` among these samples, for messages. The
-        position of a window is that of its first row."""
+        """Return the position (file and row) of sample number `row`, for messages. The position of a window is that of
+        its first row."""
         for each, chosen in zip(self._sets, self._samples, strict=True):
             if row < len(chosen):
                 places = chosen[row : row + 1]

@@ -63,8 +63,8 @@ class BlockPiece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShuffleWindow:
-    """Window: `size` samples that are shuffled together. They are consecutive in the block layout of one epoch (the top
-    of this file explains block layout and stream).
+    """Window of the block shuffle: `size` samples that are shuffled together. They are consecutive in the block layout
+    of one epoch (the docstring of this module defines block layout and stream).
 
     `start`: index of the window's first sample in the block layout. `number`: index of the window in the epoch.
     `stream`: index of the stream to which the window belongs. `key`: decides the random order of the samples; None:
@@ -195,8 +195,8 @@ def _stream_of(
 ) -> np.ndarray:
     """Return the index of the stream that has each of N samples. The arguments are arrays (N,).
 
-    Each sample is in a range of the sequence whose samples were sorted by stream. `slot`: index of the sample in the
-    sorted range. The other arguments say how many samples of each stream are in the range:
+    Each sample is in a range of the sequence of an epoch, after the range was sorted by stream. `slot`: index of the
+    sample in the sorted range. The other arguments say how many samples of each stream the range has:
 
     streams 0 to first - 1        rounds + 1
     streams first to phase - 1    rounds

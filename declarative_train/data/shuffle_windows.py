@@ -27,13 +27,11 @@ _LONG = 8  # from this number of rows on, the rows of a sample are copied togeth
 
 
 class Arena:
-    """Memory for the rows of several windows, with one array for each field, so that the rows of a batch are copied
-    from one array. Thread-safe.
+    """Memory for the rows of several shuffle windows: one array for each field, so that all rows of a batch are copied
+    from the same array. Thread-safe.
 
-    Freed rows are reused first, from the lowest index on: the first use of a page of memory costs as much as filling
-    it, and pages that are never used cost nothing.
-
-    `rows`: dict from field name to array (capacity, *row shape).
+    `rows`: {field: array (capacity, *row shape)}. The free rows with the lowest indices are used first: the first use
+    of a page of memory is slow, and a page that is never used costs nothing.
     """
 
     def __init__(self, capacity: int, kinds: Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic]]]) -> None:
@@ -153,11 +151,12 @@ def _count_from(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def convert_good(
     prepared: PreparedSet, numbers: slice | np.ndarray, parts: Sequence[FieldReader], lazy: Sequence[FieldReader]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray | None]:
-    """Convert the rows `numbers` of the table, and leave out those that are bad. Raises BadSampleError and SourceError.
+    """Convert the rows `numbers` of the table, and leave out the bad ones. Return (values, raw, chosen). Raises
+    BadSampleError and SourceError.
 
-    Return three things. The first is a dict from field name to the values of the good rows, for the fields `parts`. The
-    second is a dict from column name to its content in the good rows, for the fields `lazy`. The third says for each of
-    the rows `numbers` which good row to use: its own or, for a bad row, the next one. It is None if no row is bad.
+    `values`: for the fields `parts`, a dict from field to its values in the good rows. `raw`: for the fields `lazy`, a
+    dict from column to its content in the good rows. `chosen`: for each of the rows `numbers`, the index of the good
+    row to use, which for a bad row is the next one; None if no row is bad.
     """
     table = prepared.table
     # one read for all columns: the files of a sample are next to each other in an archive
@@ -196,11 +195,11 @@ def convert_into(
 
 
 def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:
-    """Read the rows `numbers` of the table, which must ascend and are not read again soon. Return a dict from column to
-    content.
+    """Read the rows `numbers` of the table, in ascending order, and return a dict from column to content. Raises
+    SourceError.
 
-    If the gaps between the rows are small, all rows from the first to the last are read as one slice, without a cache.
-    Otherwise `Table.read` reads the rows; it has a cache. Raises SourceError.
+    If the gaps between the rows are small, all rows from the first to the last are read as one slice, without a cache,
+    because they are not read again soon. Otherwise `Table.read` reads them; it has a cache.
     """
     if isinstance(numbers, slice):
         return table.read_once(columns, numbers)

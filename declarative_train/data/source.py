@@ -50,8 +50,8 @@ def report_unrun(section: DataSection, span: Place) -> list[Diagnostic]:
 
 
 def make_outlines(section: DataSection) -> dict[str | None, Table]:
-    """Return a table without rows for each source of a plugin that declares its columns. The key is None for the main
-    source, else the name of the set that has this source."""
+    """Return a table without rows, which has the declared columns, for each plugin source that declares its columns.
+    The key is the name of the set that has the source, or None for the main source."""
     found: dict[str | None, Table] = {}
     for name, source in list_sources(section).items():
         outline = source.outline() if isinstance(source, PluginDataset) else None
@@ -93,8 +93,8 @@ def arrange_rows(
 def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Table:
     """Open a source and return its table. Raises SourceError.
 
-    `skips`: leave out rows that cannot be parsed, and convert text columns that fields of type `tensor` read to
-    numbers, if few of their values are not numbers.
+    `skips`: leave out rows that cannot be parsed. Also convert a text column to numbers if a field of type `tensor`
+    reads it and few of its values are not numbers.
     """
     with skip_bad_rows(skips):
         table = dataset.open()

@@ -67,8 +67,8 @@ def _check_without_overlaps(places: dict[str, TensorPlace]) -> None:
 def _items(
     read: Callable[[int, int], bytes], whole: int
 ) -> tuple[dict[str, tuple[tuple[int, ...], str, tuple[int, int]]], int]:
-    """Return (tensors, start) from the header of a file. `tensors`: a dict from the name of each tensor to (shape,
-    dtype, (begin, end)). `start`: the position in the file from which `begin` and `end` count. Raises ValueError.
+    """Return (tensors, start) from the header of a safetensors file. `tensors`: {name: (shape, dtype, (begin, end))}.
+    `start`: the position in the file from which `begin` and `end` count. Raises ValueError.
 
     `read(start, end)`: function that returns bytes of the file. `whole`: size of the file in bytes."""
     size = int.from_bytes(read(0, 8), "little")

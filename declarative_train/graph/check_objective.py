@@ -107,9 +107,9 @@ def _select_counted(target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def _make_measure(name: str, metric: MetricTerm, losses: Mapping[str, LossTerm]) -> Measure:
-    """Return the Measure of the metric `name`. The metric is computed for the loss that its key `of` names. If it has
-    neither `of` nor `input`, it is computed for the only loss of the recipe. It reads the tensors of this loss, except
-    where it names others. A metric without `of` that has an `input` is not computed for a loss."""
+    """Return the Measure of the metric `name`. A metric reads the tensors that it names, and otherwise those of a loss:
+    the loss in its key `of` or, without `of` and `input`, the only loss of the recipe. A metric with `input` and
+    without `of` has no loss."""
     borrowed = metric.of or (next(iter(losses)) if metric.input is None and len(losses) == 1 else None)
     if borrowed is None:
         assert metric.input is not None

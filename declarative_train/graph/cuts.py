@@ -248,8 +248,8 @@ class _Deriver:
         }
 
     def _divide_region(self, first: Node) -> Iterator[tuple[str, LayerCut]]:
-        """Yield (name, division) of the linear layers in the region that begins with `first`. Raises _RegionError if
-        the region cannot be divided."""
+        """Yield (name, division) of the linear layers in one region: the part of the graph, from the layer `first` on,
+        whose layers are divided together. Raises _RegionError with the reason if the region cannot be divided."""
         if first.name not in self._readers and (heads := self._find_heads(first)):
             kind = next(iter(heads.values()))
             yield first.name, replace(self._require_cut(first, "columns"), kind=kind)

@@ -94,9 +94,9 @@ def run_dry(
 
 
 def fails_at(lowered: Lowered, plugins: Sequence[str], seed: int, other: Graph) -> str | None:
-    """Check that the model of `lowered` also computes inputs of other shapes, such as those of a shorter length bucket.
-    `other`: the graph of the same model for these shapes. The model is run on two samples of zeros. Return why it
-    fails, or which output has another shape than in `other`; None if neither."""
+    """Check that the model of `lowered` also runs on inputs of other shapes, such as those of a shorter length bucket.
+    Return the error, or the first output with a wrong shape; None if there is neither. `other`: graph of the model for
+    these shapes. The model is run on two samples of zeros."""
     is_small = _is_small(lowered)
     with _without_side_effects(double=False):
         model = build(lowered.graph, plugins, seed=seed, device=None if is_small else "meta").eval()

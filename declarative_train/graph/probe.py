@@ -331,7 +331,6 @@ def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
 
 
 def _with_intervals(spec: TensorSpec, first: TensorSpec) -> TensorSpec:
-    """Return `spec`, the spec of a layer's output, with the interval of values of the layer's first input (`first`).
-    This is for layers that only move values. If the interval is unknown or the dtypes differ, return `spec`
-    unchanged."""
+    """Return `spec`, the output of a layer that only moves values, with the interval of values of the layer's first
+    input, `first`. If the interval is unknown or the dtypes differ, return `spec` unchanged."""
     return spec if first.interval is None or first.dtype != spec.dtype else spec.between((first.interval,))

@@ -125,9 +125,9 @@ class Prediction:
 def in_order(
     submit: Callable[..., Future[list[pa.Table]]], pieces: Iterator[Piece], most: int
 ) -> Iterator[list[pa.Table]]:
-    """Compute the predictions for pieces (ranges of rows) of the input in other processes. Yield the tables of one
-    piece after the other, in the order of `pieces`. `submit`: function that starts a call in another process
-    (`Executor.submit`). `most`: maximum number of pieces that are submitted and not yet yielded."""
+    """Compute the predictions for pieces (ranges of rows) of the input in other processes, and yield the tables of each
+    piece in the order of `pieces`. `submit`: `Executor.submit`. `most`: maximum number of pieces that are submitted and
+    not yet yielded."""
     waiting: deque[Future[list[pa.Table]]] = deque()
     for piece in pieces:
         waiting.append(submit(_answer, piece))

@@ -58,7 +58,7 @@ def to_masked_json(plan: Plan) -> str:
 
 
 def to_saved_json(plan: Plan) -> str:
-    """Return a plan as JSON text that can be run. A secret that is in an environment variable is replaced by a
+    """Return a plan as JSON text from which it can be run again. A secret from an environment variable is replaced by a
     reference to this variable."""
     return _as_text(in_texts(with_names, to_data(plan)))
 

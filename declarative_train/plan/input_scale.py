@@ -80,11 +80,10 @@ def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagn
 
 
 def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, list[LayerNode]]) -> None:
-    """Find which values in `scope` (the model or a block) are values of fields, and which layers read them. The results
+    """Find the unchanged values of fields in `scope` (the model or a block), and the layers that read them. The results
     are added to the two dicts.
 
-    `wires`: dict from each wire that carries values of fields unchanged to the names of these fields. A wire is a value
-    between nodes. `read`: dict from each field to the layers with weights that read it.
+    `wires`: {name of such a value: the fields that it contains}. `read`: {field: layers with weights that read it}.
     """
     for node in scope.nodes:
         arriving = {port: wires[wire] for port, wire in node.inputs.items() if wire in wires}

@@ -71,8 +71,8 @@ class _Selector(NamedTuple):
 
 @cache
 def _selector(key: str, into: str | None) -> _Selector | None:
-    """Compile the entry `key: into` of `rename`. Return None if the key is not a selector but the beginning of a name.
-    Raises ValueError with the reason for bad syntax."""
+    """Compile the entry `key: into` of `rename` if `key` is a pattern, with `*` or `{a,b}`. Return None if it is the
+    plain beginning of a name. Raises ValueError with the reason for bad syntax."""
     if not re.search(r"[*{]", key):
         if into is not None and re.search(r"[*{]", into):
             raise ValueError(f"its new name `{into}` has `*` or `{{a,b}}`, which the key must have too")
@@ -139,7 +139,7 @@ class _Renaming(NamedTuple):
 
 
 def _rename_all(found: Iterable[str], rename: Mapping[str, str | None]) -> dict[str, _Renaming]:
-    """Return a dict from each name in a file to the effect of `rename` on it. `found`: the names."""
+    """Apply `rename` to the names `found` in a file. Return {name: result}."""
     selectors = [(key, into, each) for key, into in rename.items() if (each := _selector(key, into)) is not None]
     beginnings = sorted((key for key, into in rename.items() if _selector(key, into) is None), key=len, reverse=True)
     return {name: _rename_one(name, rename, beginnings, selectors) for name in found}

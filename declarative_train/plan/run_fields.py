@@ -116,12 +116,12 @@ def _fields_in(plan: Mapping[str, Any]) -> Mapping[str, FieldSpec]:
 
 
 def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
-    """Return the names of the fields that the loaded weights were trained with. The statistics of these fields must
-    stay the same.
+    """Return the names of the fields whose statistics must stay the same, because the loaded weights were trained with
+    them.
 
-    For weights of the whole model, these are all fields. For weights of one node, these are the fields that the node's
-    inputs are computed from. The fields of a loss's target are added if the loss reads the output of the node. The loss
-    may read it directly, or through nodes without parameters.
+    For weights of the whole model, these are all fields. For weights of one node, they are the fields from which the
+    node's inputs are computed. If a loss reads the node's output, directly or through nodes without parameters, the
+    fields of the loss's target are added.
     """
     if not weights.node:
         return tuple(recipe.data.fields)
@@ -143,9 +143,8 @@ def _overlaps(path: str, node: str) -> bool:
 
 
 def _after(scope: Scope, names: set[str]) -> set[str]:
-    """Return `names`, and the names of all nodes that only pass on results of nodes in the returned set. There are two
-    kinds of such nodes. One calls a node of the set again (`reuse`). The other has no parameters and reads a node of
-    the set."""
+    """Return `names`, and the names of all nodes whose results come from these nodes without further parameters: nodes
+    that have no parameters, and `reuse` nodes that call one of these nodes again."""
     found = set(names)
     for node in scope.nodes:
         reads = {wire.partition(":")[0] for wire in node.inputs.values()}

@@ -88,7 +88,7 @@ def _no_loss(*_: object) -> None:
 
 
 def _format_actions(actions: Iterable[Any]) -> list[str]:
-    """Return torch's actions of one rank as text, without idle times and communication."""
+    """Return the actions of one rank in a pipeline schedule of torch as text, without idle times and communication."""
     found = ["+".join("".join(part) for part in _ACTION.findall(str(action))) for action in actions if action]
     return [cell for cell in found if cell]
 

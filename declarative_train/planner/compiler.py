@@ -176,10 +176,9 @@ class CompileContext:
 def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
     """Return the plan in the mode that `auto` chooses, or None if there is no such mode, and diagnostics.
 
-    All candidates are judged by estimates. For the estimates of memory, one trace measures the factors that turn
-    counted elements into bytes. The chosen candidate is traced, and so are candidates for which the estimate is not
-    exact enough (`LayoutChoice.doubtful`). If the chosen one does not fit, the search continues. At the time limit it
-    stops, and the plan lists the candidates that were not traced.
+    All candidates are compared by estimates. The best one is then traced, to check that it fits into memory; if it does
+    not, the next one is tried. Candidates whose estimate is not exact enough (`LayoutChoice.doubtful`) are traced too.
+    After a time limit no candidate is traced, and the plan lists those that were not.
     """
     assert site.parameters is not None
     target, tracer = target_of(recipe.layout), site.tracer

@@ -1,10 +1,12 @@
 """Explicit recipe: the recipe with every default written out, as plain data, for `dtrain show --explicit`.
 
-Values that the recipe has are kept, after merging and rendering of templates. Keys that it omits are added: those of
-sections, nodes and components, and the block parameters that a node does not set. A default of `null` is not added,
-because it means that a value is absent. Paths are absolute, so that the text can be stored in any folder. Two kinds of
-templates are kept: those whose value may be a password (they read the environment, directly or through an entry of
-`vars`), and those that read `index`, because their value differs in each copy of a `repeat`.
+The keys that the recipe omits are added: those of sections, nodes and components, and block parameters. A default of
+`null` is not added, because it means that a value is absent. Paths are absolute, so that the text can be stored in any
+folder.
+
+Templates are replaced by their values, except two kinds. Those that read the environment, directly or through `vars`,
+are kept because the value may be a password. Those that read `index` are kept because their value differs in each copy
+of a `repeat`.
 
 A node whose type is a shipped block is not expanded, but gets all parameters of the block. A node inside a block of the
 recipe may be used in several places: a key is added to it only if its value is the same in all of them.

@@ -129,12 +129,11 @@ def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> 
 
 
 def _find_home(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
-    """Return a help line for the unknown key `name` of a component of class `model`. `known`: {type: class} of the
-    components to search. If some of them have the key, the line names up to four of them. If none has it, the line is
-    that of `home_of`, which names sections.
+    """Return a help line that says where the unknown key `name` belongs: up to four components of `known` that have the
+    key or, if there are none, the sections that have it. Return None if nothing has it.
 
-    Return None if nothing has the key. Also return None if `near` is given: it is a key of the component that is
-    similar to `name` and was probably meant."""
+    `known`: {type: class}. `model`: class of the component with the unknown key. `near`: a key of this component that
+    is similar to `name` and was probably meant; the result is then None."""
     if near is not None:
         return None
     others = [word for word, other in known.items() if name in recipe_keys(other) and other is not model]

@@ -12,9 +12,9 @@ from declarative_train.source.node import Mapping, Scalar
 
 
 def explain_by_version(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics of a recipe, adapted to its key `requires`. If `requires` excludes this version of dtrain,
-    two things change. An error about that comes first. The help of each unknown key or type says instead that the
-    required version may have it. If `requires` cannot be read, an error about it is added."""
+    """Return the diagnostics, changed if the recipe's key `requires` excludes this version of dtrain: an error about
+    that comes first, and the help for each unknown key or type says that the required version may have it. Add an error
+    if `requires` cannot be read."""
     requires = tree.get("requires")
     if not isinstance(requires, Scalar) or not isinstance(requires.value, str):
         return diagnostics

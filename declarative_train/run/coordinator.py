@@ -75,8 +75,8 @@ class Coordinator:
         self.lines: list[str] = []
 
     def exchange(self, status: NodeStatus) -> Order:
-        """Process the newest `status` of node 0's agent and the statuses of the other agents. Return the order for all
-        agents."""
+        """Process the newest `status` of node 0's agent, and those that the agents of the other nodes have sent. Return
+        the order for all agents."""
         now_s = time.monotonic()
         self._seen[status.node] = Seen(status, now_s, self._begun_s)
         if self._store is not None:

@@ -40,11 +40,11 @@ def allow_connections() -> None:
 
 def interface_to(address: str) -> str | None:
     """Return the network interface through which this machine reaches `address`, the machine of rank 0; None if it is
-    unknown. If NCCL_SOCKET_IFNAME names one interface, this one is returned. On the machine of rank 0, `address` may be
-    a loopback address. Then the machine's only other interface is returned; if there are several, RunFailure is raised.
+    unknown. If NCCL_SOCKET_IFNAME names one interface, return that one. If `address` is a loopback address, return this
+    machine's only other interface. Raises RunFailure if there are several.
 
-    gloo would choose the address of this machine's name. On Debian this is 127.0.1.1, which no other machine can
-    reach."""
+    gloo would choose the address of this machine's name. On Debian this is 127.0.1.1, which no other machine can reach.
+    """
     wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
     if wanted and wanted[0].isalnum() and "," not in wanted:
         return wanted

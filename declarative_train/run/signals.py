@@ -181,9 +181,9 @@ class StopRequest:
 
 
 def code_without_save(loses: bool, number: int | None) -> int:
-    """Return the exit code of a run that a signal stopped and that saved no checkpoint. `loses`: completed steps are
-    lost. Then the code is that of a failed run. Otherwise it is 128 plus the signal's number, as for a process that the
-    signal killed. `number`: the signal's number; None: that of SIGTERM."""
+    """Return the exit code of a run that a signal stopped without saving a checkpoint. It is 128 plus the signal's
+    number, as for a process that the signal killed, or the code of a failed run if completed steps are lost (`loses`).
+    `number`: None means SIGTERM."""
     return EXIT_FAILED if loses else SIGNALLED + (number or signal.SIGTERM)
 
 

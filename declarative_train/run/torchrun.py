@@ -214,7 +214,7 @@ class _Broadcaster:
 
     def damage(self, entry: CheckpointEntry) -> str | None:
         """Check a checkpoint for damage, with the help of all ranks: each one reads some of the files. Return a
-        description of the damage that the lowest rank with damage found, or None."""
+        description of the first damage, in the order of the ranks, or None."""
         self._number += 1
         for rank in range(1, self.world):
             put(self.store, f"share/{self._number}/{rank}", entry.share(rank, self.world))
@@ -225,9 +225,8 @@ class _Broadcaster:
 
 
 def _receive(store: Store, rank: int, host: str) -> BroadcastJob:
-    """Wait for the job from rank 0 and return it. Before that, rank 0 may check checkpoints for damage with the help of
-    the other ranks. Each of them reads the files that rank 0 assigns to it, and sends back the damage that it finds, or
-    None."""
+    """Wait for the job from rank 0 and return it. Until then, check the checkpoint files that rank 0 assigns to this
+    rank, and send back a description of their damage, or None."""
     for number in count():
         if take(store, f"message/{number}") == JOB:
             job: BroadcastJob = take_once(store, JOB, host)

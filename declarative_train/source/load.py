@@ -138,8 +138,8 @@ class _Loading:
         return self.merger.merge(root, drop_entries(read.own, "extends", "fragment"))
 
     def _tree(self, file: SourceFile, stack: tuple[str, ...]) -> _FileTree:
-        """Parse a file and read the files that it extends. Return both results. `stack`: real paths of the files that
-        led to this one. The first is the recipe; each file extends the next, and the last extends this one."""
+        """Parse a file, and read the files that it extends. `stack`: real paths of the files from the recipe to the
+        file that extends this one."""
         self.files.setdefault(file.path, file)
         root, found = read_text(file.path, file.text)
         self.diagnostics += found

@@ -113,9 +113,8 @@ def _losses(plan: Plan, step: RankedStep, places: Sequence[str], width: int | No
 
 
 def _gradients(plan: Plan, step: RankedStep, places: Sequence[str], width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield (sentence, table) for the gradients of some parameters: the values of each rank, and their combination over
-    the ranks. Yield nothing if the batch has only one part. `places`: the names of the ranks.
-    """
+    """Yield (title, table) for the gradients of some parameters: their values on each rank, and the sum or mean over
+    the ranks. Yield nothing if there is only one data-parallel rank. `places`: names of the ranks."""
     if len(step.parts) == 1:
         return
     together = "sum" if plan.layout.scatters else "mean"

@@ -60,9 +60,9 @@ class Adapter(Component, ABC):
 
     @abstractmethod
     def cut(self, weight: ParameterCut) -> LayerCut | str:
-        """Return how the ranks of the `tensor` axis divide the adapter's parameters, or a text with the reason why they
-        cannot. `weight`: how the ranks divide the frozen weight. If division changes the computation too, the module
-        has a method `divide(kind, ranks)` (`modules/divided_linear.py`)."""
+        """Return how the adapter's parameters are divided over the ranks of the `tensor` axis, or the reason why they
+        cannot be. `weight`: division of the frozen weight. If the division also changes the computation, the module has
+        a method `divide(kind, ranks)` (`modules/divided_linear.py`)."""
 
     @abstractmethod
     def build(self, base: nn.Linear) -> nn.Module:

@@ -56,8 +56,8 @@ class Budget:
         self._left = LARGE_BYTES
 
     def open_decompressed(self, path: str, delimiter: str | None = None) -> Any:
-        """Return a stream of the decompressed text of a file. For a compressed file, reading subtracts the memory for
-        the text and for its values from the limit, and raises TooLargeError when nothing is left.
+        """Return a stream of the decompressed text of a file. Reading a compressed file subtracts the memory for its
+        text and values from the limit, and raises TooLargeError when nothing is left.
 
         `delimiter`: character between the values of a line, from which the values are counted. If it is None, only the
         memory for the text is subtracted."""
@@ -78,9 +78,9 @@ def in_memory_or_on_disk(
     """Return a table of `files`. Small files are read into memory. Large files are converted to a file on disk, which
     the table reads. Raises SourceError.
 
-    `in_memory(budget)`: function that reads the files into memory. It raises TooLargeError if they exceed the budget;
-    None: no limit. `on_disk()`: function that converts the files and returns the table, or None if it cannot write a
-    file. If it returns None, the files are read into memory without a limit."""
+    `in_memory(budget)`: function that reads the files into memory. It raises TooLargeError if they need more than
+    `budget`; None: no limit. `on_disk()`: function that converts the files. If it returns None, the disk cannot be
+    written, and the files are read into memory without a limit."""
     if not is_large(files):
         try:
             return in_memory(Budget())

@@ -146,10 +146,9 @@ def _no_dimensions(layer: Layer, x: TensorSpec) -> ShapeError:
 
 
 def _check_sizes(field: str, sizes: tuple[int, ...], elements: int, what: str) -> ShapeError | None:
-    """Return an error unless the product of `sizes` is `elements`. One size may be -1 and is then computed. `field`:
-    the key of the recipe that sets the sizes. `what`: words for the tensor or dimension that is divided into these
-    sizes.
-    """
+    """Return an error unless the product of `sizes` is `elements`. One size may be -1: it is chosen so that the product
+    is right. `field` and `what` are for the message: the key that sets the sizes, and the tensor or dimension that is
+    divided."""
     if bad := [size for size in sizes if size < 1 and size != -1]:
         return ShapeError(f"`{field}` holds {bad[0]}: sizes are 1 or more, or -1", field=field)
     if sizes.count(-1) > 1:

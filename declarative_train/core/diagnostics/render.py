@@ -29,8 +29,8 @@ def arrange(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics without mere consequences of a value that could not be read. A consequence is a diagnostic
-    whose span is on one line and contains the span of such a value. The diagnostic of the value itself is kept."""
+    """Return the diagnostics without those that only follow from a value that could not be read. The span of such a
+    diagnostic is on one line and contains the span of the value."""
     everything = list(diagnostics)
     broken: dict[str, list[Span]] = {}
     for diagnostic in everything:

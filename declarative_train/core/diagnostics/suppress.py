@@ -36,13 +36,12 @@ class _Comment:
 def suppress(
     diagnostics: Iterable[Diagnostic], texts: Mapping[str, str], *, checked: tuple[str, ...] | None = None
 ) -> list[Diagnostic]:
-    """Return the diagnostics that no comment hides, and further diagnostics of wrong comments, such as a comment that
-    hides nothing.
+    """Return the diagnostics that no comment hides, and diagnostics of wrong comments, such as a comment that hides
+    nothing.
 
-    `texts`: the text of each checked file by path; comments are searched in it. `checked`: prefixes of the codes whose
-    checks have run; None: all. (`dtrain lint --static` leaves some checks out.) A comment is not reported as unused if
-    its check has not run. So if there is an error, no comment is reported as unused, because later checks have not
-    run."""
+    `texts`: {path: text} of the files in which comments are searched. `checked`: prefixes of the codes whose checks
+    have run; None: all. A comment is not reported as unused if its check has not run. After an error, no comment is
+    reported as unused, because later checks have not run."""
     found = list(diagnostics)
     left: list[Diagnostic] = []
     comments: dict[str, list[_Comment]] = {}

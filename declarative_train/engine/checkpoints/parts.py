@@ -84,7 +84,7 @@ class PartSavePlanner(DefaultSavePlanner):
 
 
 class PartLoadPlanner(DefaultLoadPlanner):
-    """DCP load planner that also fills Parts. A Part contains this rank's blocks of a tensor that an axis divides."""
+    """Load planner of DCP that also fills `parts`: this rank's blocks of each tensor that an axis divides."""
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)

@@ -183,9 +183,9 @@ def merge(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def check_together(path: str, nodes: NodeGroups | None) -> CheckpointEntry:
-    """Check every byte of the checkpoint at `path`, and return its CheckpointEntry. With several ranks, the entry is
-    returned without its table of files. Rank 0 reads the manifest and checks the sizes, and each rank reads a share of
-    the files. `nodes`: None in a single process. Raises CheckpointFailure on all ranks if any rank finds damage."""
+    """Check every byte of the checkpoint at `path`, and return its CheckpointEntry. Raises CheckpointFailure on all
+    ranks if any rank finds damage. `nodes`: None in a single process. With several ranks, each rank reads a share of
+    the files, and the returned entry lacks the table of files."""
     if nodes is None:
         entry = read_entry(path)
         if (why := damage(entry)) is not None:

@@ -28,8 +28,8 @@ class Average:
     @torch.no_grad()
     def update(self, decay: float, finite: torch.Tensor | None) -> None:
         """Move each average towards its parameter by 1 - `decay` of the difference. `finite`: bool tensor on the
-        device, which is false if the optimizer skipped the step; then the averages do not change. None: no step is
-        skipped. The host does not wait for the tensor's value."""
+        device; if it is false, the optimizer skipped the step, and the averages stay unchanged. None: no step is
+        skipped."""
         if not self._own:  # a stage that trains nothing
             return
         if finite is None:

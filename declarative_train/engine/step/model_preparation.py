@@ -242,10 +242,10 @@ def mixes_samples(unit: nn.Module) -> bool:
 def checkpoint_activations(
     unit: nn.Module, groups: SampleGroups, *, keep: frozenset[str], draws: bool, splits: bool = False
 ) -> None:
-    """Make one unit recompute its activations in the backward. `groups`: state of the layers that mix samples, such as
-    batch norms, which is restored for the recomputation. `keep`: kinds of results that are kept instead of recomputed
-    (`engine/step/selective.py`). `draws`: the model draws random numbers, so the recomputation must draw the same ones.
-    `splits`: the backward consists of several calls to autograd, as in zero-bubble pipeline schedules."""
+    """Make the module `unit` recompute its activations in the backward. `groups`: state of the layers that mix samples,
+    such as batch norms, which is restored for the recomputation. `keep`: kinds of results that are kept instead of
+    recomputed (`engine/step/selective.py`). `draws`: the model draws random numbers, so the recomputation must draw the
+    same ones. `splits`: the backward consists of several calls to autograd, as in zero-bubble pipeline schedules."""
     from torch.utils.checkpoint import checkpoint
 
     forward = unit.forward

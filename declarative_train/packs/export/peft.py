@@ -136,10 +136,9 @@ def _modules(program: Program) -> dict[str, LoraLinear]:
 
 
 def _rows(program: Program, name: str, rows: int) -> Iterator[tuple[PartPlan, int, int]]:
-    """Yield (tensor, first, end) for each tensor of the published base model that is a part of the parameter `name`.
-    `first` and `end`: the range of its rows in the parameter. `rows`: how many rows the parameter has. Without a
-    published base model, yield only the parameter itself. Raises ExportFailure if the base model lacks the
-    parameter."""
+    """Yield (tensor, first, end) for each tensor of the published base model from which the parameter `name` is made.
+    The tensor fills the rows `first` to `end` - 1 of the parameter, which has `rows` rows. Without a published base
+    model, yield only the parameter itself. Raises ExportFailure if the base model lacks the parameter."""
     base = program.base
     if base is None:
         from declarative_train.plan.plan import PartPlan

@@ -221,9 +221,8 @@ def _find_grown(
 
 
 def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | None:
-    """Compare the params of a node with those that have the same value in all models of a library. Return (problem,
-    hint) for the first param of the node that has another value; None if there is none. Params that change the shapes
-    of tensors are not compared here, because a comparison of shapes finds them."""
+    """Return (problem, hint) for the first param of a node whose value is not the one that all models of the library
+    have; None if there is none."""
     family = family_of(found.block)
     assert family is not None
     for name, value in family.names[library].params.items():

@@ -109,8 +109,8 @@ class Family:
     kinds    kinds of models, by `model_type` or `architecture`
     names    names of tensors, by library
     head     parameters of the head
-    sizes    for each param of the block that is a size: the dimensions of parameters that have this size
-    follows  the same for sizes that follow from the block's inputs, with one dimension for each
+    sizes    {param of the block: dimensions of parameters that have the size which the param sets}
+    follows  {size that the block takes from its inputs: dimension of a parameter that has this size}
     """
 
     block: str

@@ -73,8 +73,8 @@ def compare(plan: Plan, training: Batches, evaluated: Batches) -> Comparison | N
 
 
 def compare_set(plan: Plan, name: str) -> Comparison | None:
-    """Return the metric of the simple models on the set `name` of a plan; None in the same cases as `compare`. Raises
-    DataError."""
+    """Fit simple models to the training set of a plan, and return their metric on the set `name`. Return None for a
+    model to which they cannot be compared (see `compare`). Raises DataError."""
     from declarative_train.data.rank_batches import EvaluationBatches
     from declarative_train.data.shared_sets import prepare_sets
     from declarative_train.data.tensor_sets import of_prepared

@@ -138,9 +138,8 @@ def _check_terms(recipe: Recipe, texts: dict[str, CheckedText]) -> Iterator[Diag
 
 
 def _place(recipe: Recipe, term: str, key: str) -> Span:
-    """Return the place in the recipe that defines the input or the target of the loss `term`. `key`: which of them,
-    `input` or `target`. It is the place of the node that computes the value. No node computes a field; for a field, it
-    is the place of `key` in the loss."""
+    """Return the place in the recipe that defines the tensor `key` (`input` or `target`) of the loss `term`: the node
+    that computes it or, if it is a field, the key in the loss."""
     scope, name = recipe.model.scope, str(getattr(recipe.objective.losses[term], key))
     made = scope.outputs.get(name, name).partition(":")[0]
     node = next((node for node in scope.nodes if node.name == made), None)

@@ -1,7 +1,7 @@
 """Conversion of a sentencepiece model to a tokenizer.json, by transformers.
 
-The model file does not say which tokens surround a text and what precedes a word. The tokenizer class that the folder's
-config names does, and transformers has these classes. The result is compared with sentencepiece on a few texts.
+The model file does not say which tokens are added around a text. This depends on the tokenizer class that the config in
+the model's folder names, and transformers has these classes. The result is compared with sentencepiece on a few texts.
 """
 
 from __future__ import annotations

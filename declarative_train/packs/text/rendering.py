@@ -141,10 +141,9 @@ def _extract_spans(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _extract_turns(text: str) -> tuple[str, list[tuple[int | None, int, int]]]:
-    """Remove the marks TURN from a rendered text; `_TurnInserter` describes them. Return (text, passages). The marks
-    divide the text into passages, each as (message, begin, end). `message`: index of the message for which the template
-    writes the passage; None outside loops over messages. In nested loops, text after the inner loop belongs to the
-    message of the outer loop again."""
+    """Remove the marks TURN, which `_TurnInserter` adds to loops over messages, from a rendered text. Return the text
+    and its passages (message, begin, end) between the marks. `message`: index of the message in the innermost loop that
+    writes the passage; None outside loops over messages."""
     kept: list[str] = []
     found: list[tuple[int | None, int, int]] = []
     size = 0

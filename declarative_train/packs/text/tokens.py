@@ -113,8 +113,8 @@ class TokensField(Field):
 
     @property
     def _places(self) -> dict[str, int]:
-        """Return the index of its column among the field's columns for each key that names one, as {key: index}. Two
-        keys may name the same column."""
+        """Dict from each key that names a column to the index of this column among the field's columns. Two keys may
+        name the same column."""
         names = list(dict.fromkeys(self.wanted))
         return {key: names.index(name) for key, name in self._columns.items()}
 

@@ -52,7 +52,8 @@ class LayoutChoice:
 
 
 def judge_all(judge: Judge) -> list[LayoutVerdict]:
-    """Return verdicts, from estimates alone, on all candidates in which each rank computes whole layers."""
+    """Return a verdict, from estimates without a trace, on each candidate that does not divide layers (ddp, fsdp,
+    pipelines)."""
     return [judge.verdict(candidate) for candidate in candidates(judge.recipe, _count_stages(judge))]
 
 

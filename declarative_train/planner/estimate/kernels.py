@@ -79,9 +79,9 @@ class NodeKernels:
 def kernels_of(
     graph: Graph, parameters: Sequence[ParameterPlan], works: Mapping[str, tuple[Work, ...]], precision: str
 ) -> dict[str, NodeKernels]:
-    """Return the kernels of each node of a graph, by name. They come from traces of the node's layers and expressions.
-    A layer that cannot be traced, such as some of plugins, gets kernels from `works` instead. `works`: dict from the
-    name of a node to arithmetic and memory traffic of its layers, computed from shapes."""
+    """Return the kernels of each node of a graph, by name, from traces of the node's layers and expressions. A layer
+    that cannot be traced, such as one of a plugin, gets kernels from `works` instead. `works`: {name of a node:
+    arithmetic and memory traffic of its layers, computed from shapes}."""
     stored = {item.name: item for item in parameters if item.storage is not None}
 
     def measure(
@@ -253,8 +253,8 @@ def _example(spec: TensorSpec, rows: int, dtype: torch.dtype, wants_gradient: bo
 
 
 class _AsOnGpus(TorchFunctionMode):
-    """Mode in which dropout costs as much as on a GPU: it is one fused operation, and inside attention it adds none.
-    The mode is needed because torch's code for CPUs computes dropout with other operations."""
+    """Mode in which dropout runs as on a GPU: as one fused operation, and within the kernel of attention. torch's code
+    for CPUs runs several operations instead."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if func is torch.dropout and args[1] and args[2]:

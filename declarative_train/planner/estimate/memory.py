@@ -46,7 +46,7 @@ def memory_of(model: ModelFacts, placement: Placement, scale: MemoryScale | None
 
 
 def scale_from_shapes(model: ModelFacts) -> MemoryScale:
-    """Return the memory scale computed from the sizes of dtypes, for a model that was not traced."""
+    """Return the bytes per element of a model that was not traced, computed from the sizes of dtypes."""
     width = COMPUTE_BYTES[model.precision]
     working = max((node.passing for node in model.nodes.values()), default=0) * width
     return MemoryScale(width, working, 3 * max(4, width) * model.judged)

@@ -19,9 +19,8 @@ MOST_RANKS = 8  # that shard parameters
 
 @dataclass(frozen=True, slots=True)
 class CopyChain:
-    """Chain of equal copies of a block, in which each copy reads the previous one. `paths`: the paths of the copies in
-    the model. `node`: if the copies are parts of a library's model, the path of this model; "" for the copies of a
-    `repeat`."""
+    """Chain of equal blocks, each of which reads the previous one. `paths`: their paths in the model, in this order.
+    `node`: path of the library's model that contains the blocks; "" if they are the copies of a `repeat`."""
 
     paths: tuple[str, ...]
     node: str = ""

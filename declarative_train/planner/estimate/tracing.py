@@ -1,5 +1,5 @@
-"""Interface of tracers, which predict the memory of a step by running it on tensors without memory. The caller of
-`compile` passes a tracer (`planner/footprint/`), so that the engine is imported only if a step is traced."""
+"""Interface of a tracer, which predicts the memory of a step by running the step on tensors without memory. `compile`
+gets the tracer as an argument, so that the compiler does not import the engine."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ class Tracer(Protocol):
     def memory(self, plan: Plan) -> TraceResult: ...
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
-        """Return the factors that turn counted elements of `model` into bytes, measured in a trace of `plan`. Return
-        None if the trace failed. `model`: the model of the plan."""
+        """Return the factors that turn the elements of `model`, which is the model of `plan`, into bytes of memory.
+        They are measured in a trace of `plan`. Return None if the trace failed."""

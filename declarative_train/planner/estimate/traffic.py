@@ -142,11 +142,9 @@ def _with_experts(
     placement: Placement,
     machine: Machine,
 ) -> list[Transfer]:
-    """Return the transfers for all parameters of a model. `kind`: function that computes them, such as `gathers`.
-
-    `kind` is called twice: once for the parameters outside of experts, and once for the parameters of experts. The
-    calls differ in the placement, because fewer devices have the same experts.
-    """
+    """Return the transfers for all parameters of a model. `kind`: function that computes them, such as `gathers`. It is
+    called separately for the parameters of experts: they have another placement, because fewer devices have the same
+    experts."""
     own = placement.of_experts(model.num_expert_ranks)
     return [
         *kind(part, model.without_experts(), placement, machine),

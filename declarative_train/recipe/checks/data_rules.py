@@ -155,8 +155,8 @@ def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
 
 
 def _find_sequence(draft: Draft, wire: Wire) -> _Sequence | None:
-    """Return which rows of which columns the value of `wire` contains. `wire` must be a field, or a slice of a field
-    along its first dimension after the batch. None for any other value."""
+    """Return the columns of the data that `wire` contains, and the slice of their rows. `wire` must be a field, or a
+    slice of a field along its first dimension after the batch; return None for any other value."""
     assert draft.scope is not None
     name, _, output = wire.partition(":")
     if not output:

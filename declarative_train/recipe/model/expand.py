@@ -124,11 +124,10 @@ def expand(
 def _find_outputs(
     wiring: Wiring, objective: Collection[tuple[str, Span]]
 ) -> tuple[dict[str, Edge], list[Diagnostic | None]]:
-    """Return the correct references of the objective, as {text: reference}, and a list for the wrong ones. The list has
-    one item for each wrong reference: its error, or None if the error is already reported. `objective`: (text, span) of
-    each reference.
+    """Check the references of the objective, each given as (text, span). Return (correct, wrong). `correct`: {text:
+    reference}. `wrong`: for each wrong reference its error, or None if the error is already reported.
 
-    A correct reference to a field is left out if its text is the name of the field's wire, such as `digit`."""
+    A field that is named as in the graph, such as `digit`, is correct but not in `correct`: no node computes it."""
     outputs: dict[str, Edge] = {}
     wrong: list[Diagnostic | None] = []
     for text, span in objective:
@@ -178,7 +177,7 @@ class _Expander:
         return [*self._library.diagnostics, *self._said.values()]
 
     def _report(self, found: Iterable[Diagnostic]) -> bool:
-        """Keep diagnostics, without repeats, and return whether one of them is an error."""
+        """Record each of the diagnostics once, and return whether one of them is an error."""
         any_error = False
         for problem in found:
             self._said.setdefault((problem.code, problem.span, problem.message), problem)
@@ -201,8 +200,10 @@ class _Expander:
         readers: str,
     ) -> Scope | None:
         """Return the expanded graph of the model or of a block; None if it has an error. `outputs`: {name: reference}
-        of its outputs. `used`: names of the nodes that are read from outside the graph; None if unknown, and then no
-        node is reported as unused. `readers`: what can read the nodes from outside, for messages ("the objective").
+        of its outputs.
+
+        `used`: names of the nodes that are read from outside the graph. With None, no node is reported as unused.
+        `readers`: what reads nodes from outside, for messages ("the objective").
         """
         is_whole = not any(problem.is_error for problem in wiring.diagnostics)
         left_out: set[str] = set()

@@ -13,9 +13,9 @@ Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a g
 
 
 def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
-    """Return (graph, rules). `graph`: a copy of `scope` in which every node, also inside blocks, has its path. The path
-    is `prefix` followed by the name of the node. `rules`: the entries `parameters` of all blocks in the graph. Entries
-    of an inner block come before those of the block around it.
+    """Return a copy of `scope` in which every node has its path, and the entries `parameters` of all its blocks, those
+    of inner blocks first. A path is `prefix`, the names of the blocks around the node, and its own name:
+    `layers.0.attention`.
 
     `opened`: {`id()` of the graph of a block: (definition of the block, variables of its templates)}."""
     nodes: list[ModelNode] = []

@@ -185,9 +185,9 @@ class Wiring:
         return {str(i): edge for i, edge in enumerate(draft.wanted.edges or [above])}
 
     def _find_counted(self) -> Edge | None:
-        """Return the default reference of a node that uses only the number of samples of its input, not the values. It
-        leads to an input of the graph. In a block, this is the first input of the block. In the model, it is the first
-        field that a layer or block reads; if they read none, the first field. None if the graph has no inputs."""
+        """Return the default input of a node that only counts the samples of its input. In a block, it is the first
+        input of the block. In the model, it is the first field that a layer or block reads, or else the first field.
+        None if the graph has no inputs."""
         read = [
             edge.name
             for draft in self.drafts.values()
@@ -237,11 +237,9 @@ class Wiring:
         return self._check_open(self.drafts[reader], key, edge)
 
     def _check_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
-        """Return whether a node may read an input of the block that is not connected where the block is used. Report an
-        error if it may not. `reader`: the node. `key`: its input that has the reference. `edge`: the reference.
-
-        The node may read such an input in three cases: its own input `key` is optional, it is switched off, or it has
-        errors."""
+        """Return whether the node `reader` may read an input of its block that is not connected where the block is
+        used; report an error if it may not. It may if its own input `key` is optional, or if it is switched off or has
+        errors. `edge`: the reference to the input of the block."""
         port = next((port for port in reader.ports if port.name == key), None)
         if reader.is_off or isinstance(reader, BrokenDraft) or (port is not None and port.optional):
             return True

@@ -188,11 +188,10 @@ class Axes(Section):
     def mesh(self, num_gpus: int) -> Mesh | None:
         """Return the mesh for a number of GPUs; None if the sizes of the axes do not fit this number.
 
-        The outermost axis is the one whose ranks communicate least. The order is: stages of the pipeline, replicas,
-        shards, experts, context, tensor.
+        The axes are in the order of increasing communication: pipeline, replicate, shard, expert, context, tensor.
 
-        An axis with only one rank is part of the mesh, except in two cases. In the first, its size is `all`, and there
-        is also an axis that is not a data axis. In the second, it is `replicate`, and there is also an axis `shard`."""
+        An axis with one rank is left out in two cases: its size is `all` and the mesh has an axis that is not a data
+        axis, or it is `replicate` and there is an axis `shard`."""
         if self.mode == "single":
             return ()
         in_pipeline = self.pipeline is not None

@@ -36,10 +36,9 @@ _DIGITS = re.compile(r"-[0-9a-f]{6}$")
 
 
 def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) -> str:
-    """Return the URL to which the folder of a new run is copied. It is a new folder below `remote` or, if the run's
-    checkpoints are already saved below `remote`, the folder above them. `remote`: the URL in the recipe's
-    `logging.dir`. `name`: the recipe's name. `checkpoints`: folder of the run's checkpoints; None: it is in the run's
-    own folder."""
+    """Return the URL to which the folder of a new run is copied. If the run's checkpoints are saved below `remote`, it
+    is the folder that contains them, otherwise a new folder below `remote`. `remote`: the URL in `logging.dir`. `name`:
+    the recipe's name. `checkpoints`: folder of the run's checkpoints; None: they are in the run's own folder."""
     base = f"{remote.rstrip('/')}/{name}/"
     if checkpoints is not None and checkpoints.startswith(base):
         return checkpoints.removesuffix(f"/{CHECKPOINTS}")

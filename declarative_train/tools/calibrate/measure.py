@@ -107,10 +107,9 @@ def _measure_cpu(num_ranks: int, probes: dict[Step, Probe]) -> Machine:
 
 
 def _seconds(run: Callable[[], Any], device: torch.device, most_s: float = MOST_S) -> float:
-    """Return how many seconds a call of `run` takes: the time of the fastest of several calls, because other processes
-    can only add time. The first call does not count. `most_s`: no new call begins after about this many seconds; if it
-    is infinite, the number of calls is fixed. Ranks that measure together need a fixed number, because all of them must
-    call `run` equally often."""
+    """Return the seconds of one call of `run`: the fastest of several calls, because other processes can only slow it
+    down. The first call does not count. `most_s`: no new call begins after about this many seconds. If it is infinite,
+    the number of calls is fixed; ranks that call `run` together need this."""
     found: list[float] = []
     begun_s = time.monotonic()
     for _ in range(TRIES + 1):

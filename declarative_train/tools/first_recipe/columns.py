@@ -139,8 +139,8 @@ def _shared(name: str, what: str) -> str:
 
 
 def _counts_groups(each: ColumnValues) -> bool:
-    """Return whether the column `each` only counts groups of rows, such as 1, 1, 1, 2, 2, 3 from the first row to the
-    last. There must be at least 20 groups, with fewer than 20 rows on average."""
+    """Return whether the column `each` numbers groups of consecutive rows, such as 1, 1, 1, 2, 2, 3. There must be at
+    least 20 groups, with fewer than 20 rows on average."""
     import numpy as np
 
     rows = each.words.total()

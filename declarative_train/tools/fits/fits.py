@@ -112,9 +112,9 @@ def first_plan(source: Source) -> Plan:
 
 
 def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[CandidatePlan]]:
-    """Try changes of a plan, and other layouts. Return two lists. The first has the changes, each with the memory and
-    step time that result, the most useful first. The second has the layouts that fit, the fastest first. It is empty if
-    other layouts are not worth trying."""
+    """Compile the plan's recipe with some changed settings, and in other layouts. Return (changes, layouts). `changes`:
+    each change with the resulting memory and step time, the most useful first. `layouts`: those that fit, the fastest
+    first; empty if other layouts are not worth trying."""
     usable = usable_bytes(plan)
     works: dict[str, Callable[[], Any]] = {}
     does_fit = peak_bytes(plan) <= usable

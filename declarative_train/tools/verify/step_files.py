@@ -23,9 +23,9 @@ Place = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(slots=True)
 class ParameterRecord:
-    """Facts about a parameter from the step in one process. `gradient`: largest absolute value of its gradient, None if
-    it has none. `moved`: largest absolute value of its update. `largest`: largest absolute value of the parameter after
-    the update."""
+    """Record of one parameter after the step that a single process computes for comparison. `gradient`: largest
+    absolute value of its gradient; None if it has none. `moved`: largest absolute value of its update. `largest`:
+    largest absolute value of the parameter after the update."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -56,7 +56,8 @@ class StepIndex:
 
 
 class StepFiles:
-    """Files of the step in one process, in a folder: the single process writes them, and each rank reads its parts."""
+    """Folder with the tensors of the step that a single process computes for comparison. The single process writes
+    whole tensors; each rank reads its parts of them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

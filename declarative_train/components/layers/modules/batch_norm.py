@@ -96,10 +96,10 @@ class BatchNormModule(nn.Module):
 
     def _normalise(self, x: Tensor, num_groups: int, counts: bool = True) -> Tensor:
         """Return `x` (G * n, C, ...) with each of its G groups of n rows normalised by the group's mean and variance.
+        `counts`: add the means and the unbiased variances of the groups to `pending`.
 
-        The groups are arranged as channels, (n, G * C, ...), so that one call of torch's kernel is enough. `counts`:
-        whether to add the means and the unbiased variances of the groups to `pending`. The kernel returns them as
-        running statistics: with momentum 1, these depend on the current rows only.
+        The groups are arranged as channels, (n, G * C, ...), so that one call of torch's kernel is enough. With
+        momentum 1, the running statistics that it returns are those of the current rows.
         """
         C = self.num_features
         weight, bias = self._scale_and_shift()

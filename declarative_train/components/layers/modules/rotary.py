@@ -106,9 +106,8 @@ class Angles:
         return slowed * plain / self.factor + (1 - slowed) * plain
 
     def _pair_that_turns(self, times: float, K: int) -> float:
-        """Return the index of the pair of elements that makes `times` full turns over `original_length` positions. The
-        index is a fraction if no pair makes exactly this number of turns. `K`: width of a head.
-        """
+        """Return the index of the pair of rotated elements that makes `times` full turns over `original_length`
+        positions. It is a fraction if it is between two pairs. `K`: width of a head."""
         return K * math.log(self.original_length / (times * 2 * math.pi)) / (2 * math.log(self.base))
 
 

@@ -18,10 +18,9 @@ RowValues = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
 
 
 class Rows:
-    """Function that returns the values for `MeanOfItems`: one value for each row of labels. `values(scores, gains, k)`
-    computes them; `gains` are the targets. `k`: only the k labels with the highest scores count, in metrics that have
-    this key.
-    """
+    """Function that computes the value of a ranking metric for each row of labels, for `MeanOfItems`. `values(scores,
+    gains, k)` computes them; `gains` are the targets. `k`: only the k labels with the highest scores count; None:
+    all."""
 
     def __init__(self, values: RowValues, k: int | None) -> None:
         self._values, self._k = values, k

@@ -103,8 +103,8 @@ def read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
-    """Return the config with the rotary positions in `params`, under the new key and the old ones. If their scaling
-    differs from the one in `config`, the result also has the length of sequences that the new scaling allows."""
+    """Return a copy of `config` with the rotary positions of `params`, in the new form (`rope_parameters`) and the old
+    one (`rope_theta`, `rope_scaling`). If the scaling changes, `max_position_embeddings` is changed too."""
     scaling, before = params["rotary_scaling"], read_rotary(config)["rotary_scaling"]
     scaled: dict[str, object] | None = None
     if isinstance(scaling, Mapping):
@@ -116,9 +116,9 @@ def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dic
 
 
 def _length(config: Mapping[str, Any], scaling: Mapping[str, Any], before: object) -> dict[str, Any]:
-    """Return {key of the config: number of positions} that the rotary scaling `scaling` allows. This is the length of
-    the model without scaling, times the factor of `scaling`. Return {} if the length without scaling is unknown.
-    `before`: the scaling in `config`, from which that length may be computed; None if there is none."""
+    """Return {"max_position_embeddings": the number of positions that the rotary scaling `scaling` allows}, or {} if it
+    is unknown. It is the number of positions without scaling, times the factor of `scaling`. `before`: the scaling that
+    `config` already has; None if it has none."""
     plain = config.get("max_position_embeddings")
     if isinstance(before, Mapping) and plain is not None:
         plain = before.get("original_length", plain / before["factor"])

@@ -176,10 +176,10 @@ class LibraryLayer(Layer):
         return own, max(1, whole)
 
     def products(self, use: Use) -> list[Product]:
-        """Return the matrix products of a forward. A trace on tensors without values counts the operations of the whole
-        model. They become two products, one for all trained and one for all frozen weights, in proportion to the
-        elements of these weights. If there is only one weight, or the forward cannot be traced, there is one product
-        for each weight: the weight times all vectors of the first input."""
+        """Return the matrix products of a forward: one for all trained and one for all frozen weights. A trace counts
+        the operations of the model; they are divided between the two in proportion to the elements of the weights. With
+        a single weight, or if the trace fails, there is one product for each weight instead: the weight times all
+        vectors of the first input."""
         from declarative_train.packs.pretrained.libraries.modules.node import forward_flops
 
         sides = int(any(use.graded.values()) or use.is_inner_graded)

@@ -54,8 +54,8 @@ class _Side(NamedTuple):
 
 
 def check(scope: Scope, data: DataSpec, parameters: Sequence[ParameterPlan]) -> Iterator[Diagnostic]:
-    """Yield a warning for each input of a preference loss or of a distillation that cannot be compared with the
-    others. `scope`: the model, whose parameters are `parameters`."""
+    """Yield a warning for each preference loss or distillation whose inputs cannot be compared, such as two answers
+    that are computed by different parameters. `scope`: the model, whose parameters are `parameters`."""
     for node in scope.nodes:
         if isinstance(node, BlockNode) and node.block in {*_PAIRS, "distillation"}:
             sides = {port: _follow(scope, node, port, parameters) for port in node.inputs}

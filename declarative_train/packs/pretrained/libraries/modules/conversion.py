@@ -30,9 +30,9 @@ Names = dict[str, list[str]]
 
 @lru_cache(maxsize=8)
 def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
-    """Return the tensors with which a model starts, as `match` does. `missing` and `unexpected` in the result lack the
-    names that the library ignores: tensors that models no longer have, and parameters that are never in files. Raises
-    LibraryError."""
+    """Match the tensors in the files of a model with its parameters, and return the result of `match`. `missing` and
+    `unexpected` lack the names that transformers ignores, such as parameters that are never in files. `may_differ`:
+    parameters that may have another shape in the files. Raises LibraryError."""
     from transformers.utils.loading_report import LoadStateDictInfo
 
     files = match(model, *_find_origins(model, stored), may_differ)
@@ -76,8 +76,8 @@ def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, TensorOrigin], 
 
 
 def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Names) -> dict[str, TensorOrigin]:
-    """Return {name of a tensor of the model: its TensorOrigin} for the tensors that one converter of transformers makes
-    from files. `target`: name of the first of these tensors. `names`: {pattern of the converter: names in the files
+    """Return {name: TensorOrigin} for the model's tensors that one converter of transformers makes from tensors in
+    files. `target`: name of the first of the model's tensors. `names`: {pattern of the converter: names in the files
     that match}."""
 
     def convert(chosen: Names, read: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -111,9 +111,9 @@ def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Nam
 
 
 def _gives_rows(converter: Any, names: Names, shape: tuple[int, ...]) -> bool:
-    """Return whether row i of a converter's result is made only from the i-th tensor of each pattern in `names`. Then
-    each row can be computed alone. This is so if the converter stacks tensors, such as those of experts, and does
-    nothing else along the first dimension. `shape`: shape of the result."""
+    """Return whether row i of a converter's result depends only on the i-th tensor of each pattern in `names`, so that
+    each row can be computed alone. An example is a converter that stacks the weights of experts. `shape`: shape of the
+    result."""
     from transformers.core_model_loading import Concatenate, MergeModulelist
 
     first, *others = converter.operations

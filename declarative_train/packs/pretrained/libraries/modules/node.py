@@ -326,13 +326,12 @@ def foreign_batch_norms(module: nn.Module) -> list[str]:
 
 
 def units_in(module: nn.Module, classes: frozenset[str]) -> tuple[str, ...]:
-    """Return the paths of the units of a model. A unit is a module whose parameters are gathered together. Units are
-    recomputed and compiled one by one.
+    """Return the paths of the units of a model. A unit is a module that is sharded, recomputed and compiled by itself,
+    such as a transformer block.
 
     Units are the modules whose class is in `classes`, which the library names. If there are none, they are the members
-    of the model's outermost lists of modules, such as its stages, blocks or layers. A list counts only if its members
-    have the same class, and if each of them has submodules. A module that shares parameters with the rest of the model
-    is not a unit."""
+    of the outermost lists of modules. Such a list must have members of one class, each with submodules. A module that
+    shares parameters with the rest of the model is not a unit."""
     found = list(_outermost(module, "", lambda part: type(part).__name__ in classes)) if classes else []
     if not found:
         lists = _outermost(module, "", _is_list_of_equals)
