@@ -62,11 +62,11 @@ class Arena:
 
 
 class Runs(NamedTuple):
-    """R runs of rows. A run is a range of rows that are consecutive in a batch, and also in the source from which the
-    batch is made, such as a block layout.
+    """Batch as R ranges of rows that are consecutive in the batch, and also in the source from which it is made, such
+    as a block layout.
 
-    The arrays (R,) are in the order of the batch. `places`: index in the batch of the first row of each run. `firsts`:
-    index in the source of this row. `lengths`: how many rows each run has.
+    The arrays (R,) are in the order of the batch. `places`: index in the batch of the first row of each range.
+    `firsts`: index in the source of this row. `lengths`: how many rows each range has.
     """
 
     places: np.ndarray

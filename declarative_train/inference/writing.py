@@ -103,7 +103,7 @@ def _replace_when_complete(path: str) -> Iterator[str]:
 
 
 def set_default_mode(path: str) -> None:
-    """Give a file the permissions that a new file has by default, because only its owner can read a temporary file."""
+    """Give a temporary file, which only its owner can read, the permissions that a new file has by default."""
     mask = os.umask(0)
     os.umask(mask)
     os.chmod(path, 0o666 & ~mask)

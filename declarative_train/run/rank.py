@@ -50,8 +50,8 @@ _ALIVE: list[object] = []  # engines are never freed: tearing a process group do
 
 @dataclass(slots=True)
 class FailureContext:
-    """Facts about a rank for messages about failures: its index, its pipeline stage, and the current step.
-    `has_stepped`: this session has completed a step. `count`: number of batches so far."""
+    """Facts about a rank for messages about failures. `has_stepped`: this session has completed a step. `count`: number
+    of batches so far, also those of evaluations."""
 
     rank: int
     stage: int | None = None

@@ -79,8 +79,7 @@ def _describe_values(table: Table, column: Column, looked: int) -> tuple[str, st
 
 
 def _short(text: str) -> str:
-    """Return a value on one line. If it is too long, its beginning is left out, since the end of a path is more
-    useful."""
+    """Return a text on one line. A long text loses its beginning, because the end of a path is more useful."""
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"
 

@@ -66,7 +66,6 @@ def shard(plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRun
 
 
 def _find_experts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
-    """Yield the submodules of `modules` that contain experts of a mixture-of-experts layer."""
     for part in (part for module in modules for part in module.modules()):
         if isinstance(part, OwnExperts):
             yield part

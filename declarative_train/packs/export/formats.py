@@ -98,7 +98,7 @@ def _tensors(program: Program) -> dict[str, torch.Tensor]:
 
 
 def _write_safetensors(program: Program, path: Path) -> None:
-    """Write all tensors; a tied parameter is written under each of its names."""
+    """Write all tensors to a safetensors file. A tied parameter is written under each of its names."""
     from safetensors.torch import save_file
 
     save_file({name: tensor.clone() for name, tensor in _tensors(program).items()}, path, metadata={"format": "pt"})

@@ -210,9 +210,8 @@ def _nothing_left(recipe: Recipe, verdicts: Sequence[LayoutVerdict]) -> Diagnost
 
 
 def _too_large(judge: Judge, possible: Sequence[LayoutVerdict]) -> Diagnostic:
-    """Return the diagnostic that says that no candidate fits. The diagnostic is an error if the memory of the GPU is
-    known. Otherwise it is a warning, because the run may be meant for another machine. `possible`: all candidates
-    without an error."""
+    """Return the diagnostic that says that no candidate fits: an error if the memory of the GPU is known, else a
+    warning, because the run may be meant for another machine. `possible`: all candidates without an error."""
     least, memory = _smallest(possible), judge.target.memory_bytes
     assert memory is not None, "all fit, since the memory is unknown"
     is_certain = judge.target.hardware is not None

@@ -417,5 +417,4 @@ def _by_head(x: Tensor, K: int) -> Tensor:
 
 
 def _merge_heads(x_BHTK: Tensor) -> Tensor:
-    """Return `x_BHTK` (B, H, T, K) reshaped to (B, T, H * K)."""
     return x_BHTK.transpose(1, 2).flatten(2)

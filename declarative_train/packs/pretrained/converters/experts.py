@@ -12,8 +12,7 @@ from declarative_train.recipe.model.tree import PublishedError
 
 
 def _require(config: Mapping[str, Any], usual: Mapping[str, tuple[object, ...]]) -> None:
-    """Raise PublishedError if a key of the config does not have one of its supported values. `usual`: {key: supported
-    values}."""
+    """Raise PublishedError if the config has a value that is not supported. `usual`: {key: supported values}."""
     odd = next((key for key, values in usual.items() if key in config and config[key] not in values), None)
     if odd is not None:
         raise PublishedError(f"its `{odd}` is {config[odd]}, which is not supported")

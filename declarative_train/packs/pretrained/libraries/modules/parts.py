@@ -146,7 +146,6 @@ def _try_parts(body: list[str], head: list[str], layer: PartInterface, inputs: I
 
 
 def _tensors_in(value: object) -> Iterator[Tensor]:
-    """Yield the tensors in nested lists, tuples and dicts."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple | dict):
