@@ -342,8 +342,8 @@ class Sample:
         return self._values[name]
 
     def _is_lazy(self, name: str) -> bool:
-        """Return whether the values of a field are read from files (images) each time they are needed, which would take
-        too long here."""
+        """Return whether the values of a field are read from files (images) at each use, which would take too long
+        here."""
         return any(part.name == name and part.field.is_lazy for part in self._sets[0].parts)
 
     def place(self, row: int) -> str:

@@ -195,11 +195,11 @@ def convert_into(
 
 
 def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:
-    """Read the rows `numbers` of the table, in ascending order, and return a dict from column to content. Raises
-    SourceError.
+    """Read the rows `numbers` of the table, which must ascend and are not read again soon. Return a dict from column to
+    content. Raises SourceError.
 
-    If the gaps between the rows are small, all rows from the first to the last are read as one slice, without a cache,
-    because they are not read again soon. Otherwise `Table.read` reads them; it has a cache.
+    If the gaps between the rows are small, one slice with all of them is read, without a cache. Otherwise `Table.read`
+    reads the rows; it has a cache.
     """
     if isinstance(numbers, slice):
         return table.read_once(columns, numbers)

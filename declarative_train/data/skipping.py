@@ -127,8 +127,8 @@ class Skips:
 
 
 def convert_to_numbers(table: Table, fields: Collection[Field]) -> None:
-    """Convert text columns of a table in memory to numbers, if fields of type `tensor` read them and fewer than one
-    value in five is not a number. Such a value becomes a missing value."""
+    """Convert text columns of a table in memory to numbers, if fields of type `tensor` read them. A value that is not a
+    number becomes a missing value. A column in which one value in five or more is not a number stays text."""
     if not isinstance(table, MemoryTable):
         return
     for field in fields:

@@ -148,8 +148,8 @@ def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
     """Return the tensors of a file that torch saved, as meta tensors. Raises ValueError if the file has something other
     than tensors.
 
-    Return None for a large file in torch's old format, which would have to be read completely, and for a file that
-    torch cannot load now.
+    Return None for a file that torch cannot load now. Also return None for a large file in torch's old format, because
+    it would have to be read completely.
     """
     import pickle
 

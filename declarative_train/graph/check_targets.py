@@ -133,8 +133,8 @@ def unit_of(field: FieldSpec) -> Unit | None:
 
 
 def _is_view(scope: Scope, wire: str) -> bool:
-    """Return whether a wire (a value in the model graph) is a field whose values are only rearranged (reshape, slice,
-    transpose) or not changed at all."""
+    """Return whether a wire (a value in the model graph) is a field, or a field whose values are only rearranged
+    (reshape, slice, transpose)."""
     name, colon, _ = wire.partition(":")
     if not colon:
         return True

@@ -125,9 +125,9 @@ class Prediction:
 def in_order(
     submit: Callable[..., Future[list[pa.Table]]], pieces: Iterator[Piece], most: int
 ) -> Iterator[list[pa.Table]]:
-    """Compute the predictions for pieces (ranges of rows) of the input in other processes, and yield the tables of each
-    piece in the order of `pieces`. `submit`: `Executor.submit`. `most`: maximum number of pieces that are submitted and
-    not yet yielded."""
+    """Compute predictions in other processes, and yield the tables of each piece (range of rows of the input) in the
+    order of `pieces`. `submit`: `Executor.submit`. `most`: maximum number of pieces that are submitted and not yet
+    yielded."""
     waiting: deque[Future[list[pa.Table]]] = deque()
     for piece in pieces:
         waiting.append(submit(_answer, piece))

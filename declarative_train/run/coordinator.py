@@ -332,8 +332,8 @@ class Coordinator:
         self._send(Order("end", self._number, self._order.agents))
 
     def _close(self, now_s: float) -> None:
-        """Call `_decide` as soon as the round (a start of all ranks) has ended on all nodes that answer, or when this
-        takes longer than `CLOSING_S` seconds."""
+        """Call `_decide` when the round (a start of all ranks) has ended on all nodes that answer, or after `CLOSING_S`
+        seconds."""
         results = self._results()
         going = [
             place

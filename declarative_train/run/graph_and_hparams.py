@@ -62,9 +62,9 @@ _ALWAYS = ("training.", "vars.", "seed")
 
 
 def hyperparameters(plan: Plan) -> dict[str, Value]:
-    """Return the hyper-parameters of a run, which TensorBoard compares between runs, by their names in its table. They
-    are the settings in the sections `training` and `vars`, the seed, settings from `--set` or a sweep, and facts about
-    the plan, such as the mode and the number of parameters. Settings without a value are left out."""
+    """Return the hyper-parameters of a run by name, for TensorBoard's table of runs. They are the settings in
+    `training`, `vars`, `--set` and a sweep, the seed, and facts about the plan such as its mode. Settings without a
+    value are left out."""
     training = plan.training
     found: dict[str, Value] = {"mode": plan.layout.mode, "ranks": len(plan.layout.ranks)}
     asked = select_overridden(plan.overrides, plan.settings)

@@ -182,8 +182,8 @@ class StopRequest:
 
 def code_without_save(loses: bool, number: int | None) -> int:
     """Return the exit code of a run that a signal stopped without saving a checkpoint. It is 128 plus the signal's
-    number, as for a process that the signal killed, or the code of a failed run if completed steps are lost (`loses`).
-    `number`: None means SIGTERM."""
+    number, as for a process that the signal killed. If completed steps are lost (`loses`), it is the code of a failed
+    run. `number`: the signal's number; None means SIGTERM."""
     return EXIT_FAILED if loses else SIGNALLED + (number or signal.SIGTERM)
 
 

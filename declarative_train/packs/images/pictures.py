@@ -1,8 +1,7 @@
 """Reading of images for a batch: they are decoded, changed by the transforms in order, and converted to arrays.
 
 Random numbers depend only on (seed, epoch, sample, position of the transform in the list). They do not depend on the
-rank, the loader process or the other samples of the batch, and a resumed run draws the same numbers as an uninterrupted
-one.
+rank, the loader process or the other samples of the batch. A resumed run draws the same ones as an uninterrupted run.
 """
 
 from __future__ import annotations

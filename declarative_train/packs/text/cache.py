@@ -176,8 +176,8 @@ def _split_texts(work: EncodingJob) -> list[tuple[int, int]]:
 
 
 class _EncodedRun(NamedTuple):
-    """Encoded part of the texts: flat array of tokens, the number of tokens of each text, and 1 for each token that
-    counts in the loss (empty if the texts have no such flags)."""
+    """Tokens of consecutive texts, joined into one array. `lengths`: number of tokens of each text. `trained`: 1 for
+    each token that counts in the loss; empty if all tokens do."""
 
     tokens: np.ndarray
     lengths: np.ndarray

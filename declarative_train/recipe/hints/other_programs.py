@@ -44,8 +44,8 @@ def diagnose_other_file(root: Mapping) -> Diagnostic | None:
 
 
 def _is_recipe_word(key: str) -> bool:
-    """Return True if `key` is a sign that a file is a recipe. It is one if it is a top-level key of recipes, or an
-    unknown key for which dtrain has a hint, such as a key of another framework."""
+    """Return True if `key` is a sign that a file is a recipe: a top-level key of recipes, or an unknown key for which
+    dtrain has a hint, such as a key of another framework."""
     from declarative_train.recipe.hints.aliases import KEYS, NOTES
     from declarative_train.recipe.hints.key_places import home_of
     from declarative_train.recipe.hints.relocated_keys import hint_for

@@ -130,7 +130,7 @@ def peak_bytes(plan: Plan) -> int:
 
 
 def tokens_of(plan: Plan) -> int | None:
-    """Return the number of tokens of a sample, which is the length of the first input of the model that is a sequence
-    of token ids. Return None if the model has no such input."""
+    """Return the number of tokens of a sample: the length of the model's first input of token ids. Return None if the
+    model has no such input."""
     specs = plan.graph.inputs.values()
     return next((spec.shape[0] for spec in specs if spec.num_values is not None and len(spec.shape) == 1), None)

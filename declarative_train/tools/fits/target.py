@@ -207,9 +207,9 @@ def _node(config: Mapping[str, Any], folder: str, block: str | None, shape: _Sha
 
 
 def _data(config: Mapping[str, Any], shape: _Shape, length: int | None, batch: int) -> tuple[Tree, int | None]:
-    """Return the section `data` with synthetic data for the model of this config, and the number of tokens in a sample
-    (None for a model of pictures). `length`: wanted number of tokens in a sample; None: a default. `batch`: number of
-    samples, enough for one step. Raises TargetError if `length` is more than the model can read."""
+    """Return the section `data` with synthetic data for a model, and the number of tokens in a sample (None for a model
+    of pictures). `config`: config of the model. `length`: wanted number of tokens in a sample; None: a default.
+    `batch`: number of samples, enough for one step. Raises TargetError if `length` is more than the model can read."""
     if shape.input == "picture":
         label = {"type": "category", "column": "label", "num_classes": _num_labels(config)}
         side, channels = _side(config), _channels(config)

@@ -111,7 +111,7 @@ def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Nam
 
 
 def _gives_rows(converter: Any, names: Names, shape: tuple[int, ...]) -> bool:
-    """Return whether row i of a converter's result depends only on the i-th tensor of each pattern in `names`, so that
+    """Return whether row i of a converter's result depends only on the i-th tensor of each pattern in `names`. Then
     each row can be computed alone. An example is a converter that stacks the weights of experts. `shape`: shape of the
     result."""
     from transformers.core_model_loading import Concatenate, MergeModulelist
