@@ -111,7 +111,7 @@ class ClassesPredicted:
     events.jsonl.
 
     `name`: the target, or "" if the model predicts only one. `confusion[i][j]`: number of items of class i that were
-    predicted as class j. `answers`: predictions for the samples, which are the same in each evaluation."""
+    predicted as class j. `answers`: predictions for the samples; each evaluation uses the same samples."""
 
     step: int
     set: str

@@ -95,7 +95,7 @@ class RoundEnded(Exception):  # noqa: N818 (no failure of this process)
 def launch_ranks(ranks: NodeRanks, look: Callable[[], None]) -> tuple[int | None, dict[int, int]]:
     """Start the ranks of this node and wait for all of them. Return the run's exit code, and a dict from each failed
     rank to the exit code of its process. The run's exit code is None if the ranks failed or were stopped before rank 0
-    ended. `look`: function that is called again and again meanwhile. If it raises RoundEnded, the ranks are killed."""
+    ended. `look`: function that is called repeatedly while waiting. If it raises RoundEnded, the ranks are killed."""
     import torch
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

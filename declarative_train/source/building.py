@@ -79,8 +79,8 @@ class _OpenCollection:
 
 class Builder:
     """Builder of the tree of nodes of one YAML text. `begin`: offset in `lines` where the parsed text begins.
-    `repairs`: {offset: original text} of the places where the text was replaced by a row of `x` of the same length, so
-    that the parser accepts it.
+    `repairs`: {offset: original text} of the places where the text was replaced by `x` characters so that the parser
+    accepts it.
 
     The parser counts lines and columns differently after a byte order mark, a repair or a line break of YAML 1.1. If
     the text has one of these, positions are computed from offsets. Otherwise the parser's own numbers are used, which

@@ -1,9 +1,9 @@
-"""Table of a plugin's source: it calls the user's code for rows by index, and compares each row with the columns that
+"""Table of a plugin's source. It calls the user's code for rows by index, and compares each row with the columns that
 the recipe or the class declares.
 
-The object of the user's class is created with random generators that are seeded by its arguments, so that every process
-creates the same object. A forked process uses the same object as its parent, unless the object holds open files: the
-two processes would share the position in the file, so the forked process creates an object of its own."""
+Every process creates the same object of the user's class, because the random generators are seeded by its arguments. A
+forked process uses the object of its parent. If that object holds open files, the two processes would share the
+position in a file, so the forked process creates an object of its own."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class ModelHead(NamedTuple):
 
 class ModelKind(NamedTuple):
     """Kind of model in a family, as a library defines it: a `model_type` of transformers, or an `architecture` of timm.
-    The fields have the keys of the families' files, which the first lines of families/llama.yaml explain.
+    The fields are keys of the files in families/, which the first lines of families/llama.yaml explain.
 
     architecture  class name of the model; if models of this kind may have several heads, of the one without a head
     base          class name of the model without a head
