@@ -122,9 +122,8 @@ def _map_to_outside(name: str, body: Graph, inputs: Mapping[str, Edge]) -> dict[
 
 
 def _rename_inner(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
-    """Return `inner`, a node inside the block `name`, as a node outside the block: with its new name and its new
-    inputs. `outside`: dict from an edge inside the block to the edge that replaces it (the result of
-    `_map_to_outside`)."""
+    """Return `inner`, a node of the block `name`, as a node outside of the block, with its new name and inputs.
+    `outside`: {edge inside the block: edge that replaces it}, from `_map_to_outside`."""
     return replace(
         inner,
         name=f"{name}.{inner.name}",

@@ -35,7 +35,7 @@ def check_values(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagn
 
 
 def _columns_in_the_file(field: FieldSpec, rows: Sample) -> np.ndarray | None:
-    """Return the numbers of a field in the training rows of the sample, as an array (rows, columns). They are the
+    """Return the numbers of a field in the sampled training rows `rows`, as an array (rows, columns). They are the
     numbers in the data file, before `scale` and `normalize`. Return None if the field is not made of number columns, or
     if its values are not available."""
     count = len(field.columns)

@@ -366,9 +366,8 @@ class Builder:
             self._report(empty_value(entry.key.span, entry.name, following, flow=frame.flow))
 
     def _report_decimal_comma(self, before: Node, key: Scalar) -> bool:
-        """Report a number with a decimal comma, such as `0,001`, which YAML reads as a number and a key. `before`,
-        `key`: the number and the key. Return False if they are not the two halves of such a number. Otherwise replace
-        the diagnostics at `key` by one on the number, and return True."""
+        """Report a number with a decimal comma, such as `0,001`, which YAML reads as the number `before` and the key
+        `key`. This diagnostic replaces those at `key`. Return False if the two are not such a number."""
         at, number = key.span, before.span
         if not (isinstance(before, Scalar) and type(before.value) is int and key.text.isdigit()):
             return False

@@ -184,8 +184,8 @@ def tensor_map(
     found: PublishedPlan, library: str = TRANSFORMERS, config: Mapping[str, object] | None = None
 ) -> TensorMapPlan:
     """Return the map from the parameters of a block to the tensors in a library's files. `config`: config of these
-    files, which decides the kind of model and so the names of its tensors; None: the config from which the node was
-    made. Raises PublishedError if the library has no such model."""
+    files, which decides the names of their tensors; None: the config from which the node was made. Raises
+    PublishedError if the library has no such model."""
     family = family_of(found.block)
     assert family is not None
     if library not in family.names:

@@ -313,8 +313,8 @@ def hints(judge: Judge) -> list[str]:
 
 
 def _list_changes(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
-    """Yield changes of the recipe with which a plan that is too large may fit: pairs (description, changed recipe). The
-    changes are activation checkpointing, more accumulation steps, and more GPUs or nodes."""
+    """Yield pairs (description, changed recipe) for a plan that needs too much memory: with activation checkpointing,
+    with more accumulation steps, and with more GPUs or nodes."""
     training, layout = recipe.training, recipe.layout
     policy = training.activation_checkpointing.policy
     again = _with(training, activation_checkpointing=ActivationCheckpointing(policy="blocks"))

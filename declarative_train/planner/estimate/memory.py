@@ -79,9 +79,9 @@ def _bytes_of_copies(model: ModelFacts, nodes: Iterable[str]) -> int:
 def _memory_of_part(
     part: DevicePart, model: ModelFacts, placement: Placement, scale: MemoryScale, has_loss: bool
 ) -> MemoryPlan:
-    """Return the peak memory of a device with this part of the model. The peak is at one of two moments. After the
-    loss, all activations wait for the backward, and gradients of earlier microbatches exist. At the end of the
-    backward, all gradients exist. `has_loss`: the device computes the loss."""
+    """Return the peak memory of a device that has the part `part` of the model. The peak is at one of two moments.
+    After the loss, all activations wait for the backward, and gradients of earlier microbatches exist. At the end of
+    the backward, all gradients exist. `has_loss`: the device computes the loss."""
     wide, is_sharded = PARAMETER_BYTES[model.precision], placement.is_sharded
     held, whole = model.share_of(part.nodes, placement.shards.size), model.share_of(part.nodes)
     copies = 0 if is_sharded else _bytes_of_copies(model, part.nodes)

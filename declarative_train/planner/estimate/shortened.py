@@ -173,8 +173,8 @@ def _bare(node: Node) -> Node:
 
 
 def _settings(parameters: Sequence[ParameterPlan]) -> dict[str, list[tuple[Any, ...]]]:
-    """Return a dict from the path of each module to the shapes and settings of the parameters in it. The names of the
-    parameters are relative to the path, so that equal copies of a block have equal entries."""
+    """Return {path of a module: shapes and settings of the parameters in it}. The names of the parameters are relative
+    to the path, so that equal copies of a block have equal entries."""
     found: dict[str, list[tuple[Any, ...]]] = {}
     for item in parameters:
         parts = item.name.split(".")

@@ -68,9 +68,9 @@ class _Shape:
 def target_of_folder(
     written: str, *, task: str, batch: int, length: int | None, precision: str, layout: Mapping[str, object]
 ) -> ModelTarget:
-    """Return the recipe for a published model. `written`: its folder, or its hub id in the cache. `task`: full, lora,
-    qlora or pretrain. `batch`: samples of a step. `length`: tokens of a sample; None: a default. `precision`, `layout`:
-    values of the recipe. Raises TargetError."""
+    """Return the recipe that trains a published model. `written`: the model's folder, or its hub id if it is in the
+    cache. `task`: full, lora, qlora or pretrain. `batch`: samples of a step. `length`: tokens of a sample; None: a
+    default. `precision`, `layout`: values of the recipe. Raises TargetError."""
     try:
         folder = find_published_folder(written, os.path.abspath(written))
         config = read_config(folder)
