@@ -135,8 +135,8 @@ def as_text(found: Found, most: int | None = None) -> str:
 
 
 def first_answers(word: str) -> str:
-    """Return, as text, the best matches for a word that a command does not know; "" if there are none. If there are
-    more matches, the last line names the command that shows them."""
+    """Return, as text, the best matches for an unknown word; "" if there are none. If there are more matches, the last
+    line names the command that shows them."""
     found = find(word)
     if found.is_empty:
         return ""

@@ -119,8 +119,8 @@ class Layer(Component, ABC):
 
     @classmethod
     def ports_for(cls, named: Sequence[str]) -> tuple[Port, ...]:
-        """Return the ports of the layer at one node. `named`: the input names that the recipe writes at this node. If
-        `named` is empty, the first port is connected to the node above."""
+        """Return the ports (inputs) that the layer has at one node. `named`: the names in the node's key `inputs`;
+        empty if the node does not name its input, which is then connected to the first port."""
         return cls.ports
 
     @classmethod

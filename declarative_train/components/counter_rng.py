@@ -44,7 +44,8 @@ def mix(numbers: np.ndarray, key: int) -> np.ndarray:
 
 
 def uniform(numbers: np.ndarray, key: int) -> np.ndarray:
-    """Return one random float64 in [0, 1) for each of the integers `numbers`, determined by the integer and `key`."""
+    """Return one random float64 in [0, 1) for each of the integers `numbers`. It depends only on the integer and on
+    `key`."""
     import numpy as np
 
     found: np.ndarray = (mix(numbers, key) >> np.uint64(11)) * 2.0**-53
@@ -59,8 +60,8 @@ def below(numbers: np.ndarray, key: int, bound: int) -> np.ndarray:
 
 
 def normal(numbers: np.ndarray, key: int) -> np.ndarray:
-    """Return one standard normal float64 for each of the integers `numbers`, determined by the integer and `key` (Box
-    and Muller, 1958)."""
+    """Return one standard normal float64 for each of the integers `numbers` (Box and Muller, 1958). It depends only on
+    the integer and on `key`."""
     import numpy as np
 
     radius = np.sqrt(-2.0 * np.log1p(-uniform(numbers, key)))

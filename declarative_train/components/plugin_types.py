@@ -34,11 +34,12 @@ def default_of(node: ast.expr | None) -> tuple[DefaultKind, Any]:
 
 
 def type_of(annotation: ast.expr | None, dotted: Dotted, kind: DefaultKind, default: Any) -> tuple[Any, bool]:
-    """Return (pydantic type of an argument, whether the user's code expects a list). The second value is needed because
-    recipes give tuples, which must then be converted. The type is `Any` if the annotation does not describe plain data.
+    """Return (pydantic type of an argument, whether the user's code expects a list). Recipes give tuples, which must be
+    converted where a list is expected. The type is `Any` if the annotation does not describe plain data.
 
     `kind`, `default`: kind and value of the argument's default. `dotted`: function that returns the dotted name of an
-    expression."""
+    expression.
+    """
     if annotation is None:
         return _type_of_default(kind, default)
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):

@@ -39,9 +39,14 @@ class Draw(NamedTuple):
 class Split(Component, ABC):
     """Split: rule that chooses the rows of one set from the rows of the source.
 
-    `turn`: when the split chooses, the lowest number first. 0: sets defined by values or by their own source. 1: the
-    last rows. 2: random whole groups. 3: random single rows, after all others because they would break up groups.
-    Splits with equal numbers choose in the order of the recipe, those of the type `last` in the reverse order."""
+    `turn` is the order in which splits choose; the lowest number is first. Splits with equal numbers choose in the
+    order of the recipe, those of the type `last` in the reverse order.
+
+    0   sets defined by values or by their own source
+    1   the last rows
+    2   random whole groups
+    3   random single rows; they come last because they break up groups
+    """
 
     turn: ClassVar[int]
     cuts_singly: ClassVar[bool] = False  # puts neighbouring rows in different sets, which breaks up windows

@@ -19,8 +19,9 @@ def num_blocks(columns: int) -> int:
 
 
 def code_bytes(storage: StorageName, columns: int) -> int:
-    """Return how many bytes the numbers of one row take in this storage format, without the scale of each block.
-    `columns`: how many numbers the row has. In nf4 and int8, the last block of a row is padded to full length."""
+    """Return how many bytes the numbers of one row of a weight take in this storage format, without the scales of the
+    blocks. `columns`: how many numbers the row has. In nf4 and int8, the last block of a row is padded to full length.
+    """
     if storage == "bf16":
         return 2 * columns
     return num_blocks(columns) * BLOCK * CODE_BITS[storage] // 8

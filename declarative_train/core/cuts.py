@@ -114,13 +114,13 @@ class RankCut:
         return tuple(length * self.size if dim == self.cut.dim else length for dim, length in enumerate(local))
 
     def blocks(self, local: Sequence[int], rows: range | None = None) -> Iterator[Block]:
-        """Yield the blocks of the parameter that this rank holds. There is one for each piece of the divided dimension,
-        because the rank holds a part of every piece (`ParameterCut`). `local`: shape of this rank's part of the
-        parameter.
+        """Yield the blocks of the parameter that this rank holds: one for each piece of the divided dimension, such as
+        q, k and v of a fused `qkv`, because the rank holds a part of every piece. `local`: shape of this rank's part of
+        the parameter.
 
-        `rows`: only elements in these rows (dimension 0) of the part are yielded; None: all rows. With `rows`,
-        `Block.local` counts from the first of them. It is for `fully_shard`, by which a process holds only some rows of
-        the part."""
+        `rows`: with a range, only elements in these rows (dimension 0) of the part are yielded, and `Block.local`
+        counts from the first of them. None: all rows. `fully_shard` needs this, because it divides the part by rows.
+        """
         rows = range(local[0]) if rows is None else rows
         dim, held, before = self.cut.dim, 0, 0  # elements along `dim` in the local and in the whole tensor
         for piece in self.cut.pieces:

@@ -21,12 +21,13 @@ T = TypeVar("T")
 
 
 class _UsedVariables:
-    """Record of the environment variables that recipes or plans have read. The functions of this module search texts
-    for the values of these variables.
+    """Record of the environment variables that recipes or plans have read. Their values must not appear in texts.
 
-    `names`: a dict from each value to the name of its variable, the longest value first. `pattern`: regular expression
-    that matches any of these values; None if there are none. `made`: texts that templates computed from a value and
-    that do not contain the value, such as a value in capitals. `num_reads`: how many times a variable was read."""
+    names       {value: name of its variable}, the longest value first
+    pattern     regular expression that matches any of the values; None if there are none
+    made        texts that templates computed from a value and that do not contain it, such as the value in capitals
+    num_reads   how many times a variable was read
+    """
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}

@@ -127,11 +127,8 @@ def _ways(
 @dataclass(frozen=True, slots=True, eq=False)
 class MixturePositions:
     """Samples at N positions of a mixture, as three arrays (N,). `sources`: index of the source. `passes`: index of the
-    pass over this source. `places`: which sample of the pass it is.
-
-    If a source is block-shuffled, the place is an index into the block layout of the pass (data/shuffle.py). Otherwise
-    it is an index into the order of the samples in the pass.
-    """
+    pass over this source. `places`: index of the sample in the order of this pass; in a block-shuffled source, in the
+    block layout of the pass (data/shuffle.py)."""
 
     sources: np.ndarray
     passes: np.ndarray
@@ -147,12 +144,11 @@ class MixturePositions:
 
 
 class MixedOrder:
-    """Order of the samples of a mixture. A schedule chooses a source for each position of an epoch. This source gives
-    its next sample. After its last sample, a source begins its next pass.
+    """Order of the samples of a mixture. A schedule chooses a source for each position of an epoch; the position gets
+    the next sample of this source. After its last sample, a source begins again.
 
-    `starts` (sources + 1,): the index in the set of each source's first sample, then the number of all samples.
-    `blocks`: the index in the set of each block's first sample, as for `RolledOrder`; None if no source is
-    block-shuffled.
+    `starts` (sources + 1,): index in the set of the first sample of each source, then the number of all samples.
+    `blocks`: index in the set of the first sample of each block; None if no source is block-shuffled.
     """
 
     def __init__(
@@ -282,7 +278,7 @@ def _row_of(rows: SetRows) -> Callable[[int], int]:
 def list_members(
     training: PreparedSet, weights: Sequence[float | None], window: int | None, streams: int | None, *, shuffle: bool
 ) -> tuple[MemberSpec, ...]:
-    """Return the sources of a mixture, each with its number of samples in the training set.
+    """Return a MemberSpec for each source of a mixture: its share, number of training samples and block shuffle.
 
     `weights`: the weights in the recipe; None for a source without one. `window`, `streams`: keys of the shuffle, as in
     `choose_roll` (data/shuffle.py). The sources divide the memory of the shuffle in proportion to their shares.

@@ -30,7 +30,7 @@ def of_pairs(transforms: Sequence[Transform]) -> Iterator[tuple[int, PairTransfo
 
 
 def mixing_types(spec: DataSpec) -> Iterator[tuple[int, str]]:
-    """Yield (index in the list, type) for the transforms of a DataSpec that mix pairs of samples."""
+    """Yield (index among the transforms, type) for each transform of a DataSpec that mixes pairs of samples."""
     for place, each in enumerate(spec.transforms):
         if each["type"] in TRANSFORMS and TRANSFORMS[str(each["type"])].of_pairs:
             yield place, str(each["type"])

@@ -1,8 +1,7 @@
-"""Preparation of a set: it makes samples, of which batches can be made, from a table, the set's rows in the table, and
-the fields.
+"""Preparation of a set: the rows of a table are converted to fields, of which samples consist.
 
 A small set is kept in memory as arrays, a larger one is read row by row. This module does not import torch, because
-lint prepares the sets too: the conversion checks every value.
+lint prepares the sets too, to check every value.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class TrainingBatches:
             self._set = self._set.to(self._device)
 
     def sample_indices(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return, for each of these positions of an epoch, the index in the set of its sample."""
+        """Return the index in the training set of the sample at each of the `positions` of an epoch."""
         return self._index_without_buckets(epoch, self._position_without_buckets(epoch, positions))
 
     def _position_without_buckets(self, epoch: int, positions: np.ndarray) -> np.ndarray:
@@ -264,8 +264,8 @@ class TrainingBatches:
         return runs
 
     def _block(self, runs: Sequence[_Run], take: TakeRuns) -> Iterator[list[Batch]]:
-        """Read the rows of several steps at once, and yield for each step its batches. `runs`: the steps, which have
-        full batches only. `take`: function that returns the rows of all these steps, in the order (step, chunk,
+        """Read the rows of several steps at once, and yield the batches of one step after the other. `runs`: the steps;
+        all their batches are full. `take`: function that returns the rows of these steps, in the order (step, chunk,
         row)."""
         batch, size = self._batch, self._batch.microbatch_size
         num_chunks = batch.accumulation * batch.num_microbatches

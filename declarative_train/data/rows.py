@@ -123,8 +123,8 @@ class RowChain(SetRows):
 
 @dataclass(frozen=True, slots=True)
 class RowDraw(SetRows):
-    """Random rows of `base`, for sets that are too large to list. They are entries `start` to `stop` - 1 of the random
-    permutation of the rows of `base` that `key` determines."""
+    """Random rows of `base`: entries `start` to `stop` - 1 of the random permutation of `base` that `key` determines.
+    They are computed when needed, because a list of them could be too large."""
 
     base: SetRows
     key: int
@@ -257,8 +257,8 @@ def row_order(table: Table, window: WindowSpec | None) -> RowOrder:
 
 
 def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays: the row numbers `first` to `stop` - 1 in the order that windows need, and how many rows each
-    group has. In a mixture, these are the rows of one source, because each source has groups of its own."""
+    """Return the rows `first` to `stop` - 1 in the order from which windows are cut (grouped by `window.by`, sorted by
+    `window.sort`), and the number of rows of each group. In a mixture, these are the rows of one source."""
 
     def read(column: str) -> np.ndarray:
         return table.read([column], slice(first, stop))[column]

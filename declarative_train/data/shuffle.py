@@ -246,8 +246,8 @@ class EpochLayout:
         return found
 
     def number_of(self, places: np.ndarray) -> np.ndarray:
-        """Return, for each of `places` (indices into the block layout), the index in the epoch of the window that
-        contains it."""
+        """Return, for each of the samples `places` (indices into the block layout), the index in the epoch of its
+        window."""
         found: np.ndarray = np.searchsorted(self.cuts, places, side="right") - 1
         return found
 
@@ -331,11 +331,8 @@ def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int 
 
 
 def most_held_of_others(training: PreparedSet) -> int:
-    """Return the size in bytes up to which an evaluated set is kept in memory.
-
-    If the training set is read in blocks, the result is 0: no other set is kept. Its rows are spread over all files,
-    which would all be read before the first step.
-    """
+    """Return the size in bytes up to which an evaluated set is kept in memory. It is 0 if the training set is read in
+    blocks: the rows of the other set are spread over all files, which would all be read before the first step."""
     return 0 if training.table.blocks is not None and training.held is None else HOLD_BYTES
 
 

@@ -269,11 +269,11 @@ class MixedWindows:
             self._ahead[source] = WindowsAhead(prepared, rolled, needs)
 
     def _streams(self, batch: BatchSpec, unpadded: Callable[[int], np.ndarray]) -> dict[int, tuple[int, ...]]:
-        """Return a dict from each block-shuffled source to the streams of which this rank reads whole windows.
+        """Return a dict from each block-shuffled source to the streams (parts of the source's order) of which this rank
+        reads whole windows.
 
-        Which streams a rank reads in a step depends on how many samples of the source are in the batch. This number
-        varies, so the streams are collected from many steps of an epoch. If a sample of another stream is needed in
-        some other step, it is read as a single row.
+        The streams that a rank needs vary from step to step, so the dict has those of many steps of an epoch. If a step
+        needs a sample of another stream, the sample is read as a single row.
         """
         most = min(batch.steps_per_epoch, max(1, _LOOKED_AT // batch.global_batch_size))
         found: dict[int, set[int]] = {source: set() for source in self._order.rolled}
@@ -317,10 +317,10 @@ def _join_pieces(pieces: list[tuple[np.ndarray, dict[str, torch.Tensor]]], size:
 
 @dataclass(frozen=True, slots=True)
 class RolledShare:
-    """Part of a rank's rows that one loader process makes.
+    """Share of a rank's rows that one loader process makes.
 
-    The rank's rows of each chunk are divided into `num_parts` parts; this share is the part with index `part` of each
-    chunk. Without loader processes, there is one part with all rows.
+    Of each chunk, this is part number `part` (from 0) of `num_parts` parts of the rank's rows. Without loader
+    processes, there is one part with all rows.
     """
 
     prepared: PreparedSet
@@ -392,8 +392,8 @@ def by_parts(share: RolledShare, num_workers: int) -> Iterator[list[Batch]]:
 
 
 def _make(makers: list[_PartMaker], number: int) -> Any:
-    """Make one part of one step, in a loader process. With P processes, result `number` is part `number % P` of step
-    `number // P`, counted from the first step. So process p makes part p of every step."""
+    """Make result `number` of the loader processes. With P processes, this is part `number % P` of step `number // P`,
+    counted from the first step, so process p makes part p of every step."""
     share = makers[number % len(makers)]
     return share.make(number // len(makers))
 

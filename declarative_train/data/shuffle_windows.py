@@ -118,8 +118,8 @@ class Runs(NamedTuple):
         return _count_from(self.places, self.lengths)
 
     def put(self, found: np.ndarray, rows: np.ndarray) -> None:
-        """Copy values into an array of the batch (`found`), at the rows of the runs. `rows`: the values, one run after
-        the other."""
+        """Copy `rows`, the values of all runs one after the other, to the places of the runs in the batch array
+        `found`."""
         lengths, count, done = self.lengths, len(self.lengths), 0
         # the first run, or the last, may be shorter than the others: the end of a window cuts it
         begin = int(count > 1 and lengths[0] != lengths[1])
@@ -210,14 +210,12 @@ def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray)
 
 
 class HeldWindow:
-    """Shuffle window in memory: the converted rows of its samples. Of images, only the columns with their paths are in
-    memory.
+    """Shuffle window in memory: the converted rows of its samples (of images, only the columns with their paths), in
+    the order of the file.
 
-    samples  (size,) int64, the index of each sample in the set; samples are in the order in which they are used
-    index    (size,) int64, where the first row of each sample is: an index into the arena (the common memory of all
-             windows) or, if the arena was full, into arrays of this window
-
-    The rows in memory have the order of the file. `index` has the random order in which a batch gathers them.
+    samples  (size,) int64: index of each sample in the set. Samples are in the random order in which they are used
+    index    (size,) int64: index of each sample's first row in the arena (the common memory of all windows) or, if the
+             arena was full, in arrays of this window
     """
 
     def __init__(self, prepared: PreparedSet, order: RolledOrder, name: WindowName, arena: Arena) -> None:
@@ -259,8 +257,8 @@ class HeldWindow:
         return {part: self._rows[part.name][self._place : self._place + num_rows] for part in parts}
 
     def _read(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray | None:
-        """Read the rows of all `pieces` of the window into memory. Return, for each sample, where its first row is
-        among these rows. Return None if each sample is one row: sample k is then row k."""
+        """Read the rows of all `pieces` into memory, one piece after the other. Return the index of each sample's first
+        row among them; None if each sample is a single row."""
         offsets = np.cumsum([0, *(each.num_rows for each in pieces)]).tolist()
         rows = self._room(parts, offsets[-1])
         raw = [

@@ -107,8 +107,8 @@ class StatisticsCache:
 
 
 class Inherited(NamedTuple):
-    """Field of an earlier run whose statistics are used. `origin`: name of the run (`runs/x step 40`). `span`: the
-    place in the recipe that names the run."""
+    """Field of an earlier run whose statistics are used again. `origin`: name of that run (`runs/x step 40`). `span`:
+    the place in the recipe that names it."""
 
     spec: FieldSpec
     origin: str
@@ -174,8 +174,8 @@ def _other_columns(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
-    """Return a message if a row of the field has another number of values than in the earlier run, else None. Equal
-    column names do not exclude this: a column may contain arrays."""
+    """Return a message if a row of the field has more or fewer values than in the earlier run, else None. This can
+    happen with the same columns, because a column may contain arrays."""
     means = inherited.statistics.get("subtract")
     if isinstance(means, list) and len(means) != part.row.num_elements:
         return f"a row of it has {format_count(part.row.num_elements, 'value')} here, and had {len(means)}"
@@ -183,8 +183,8 @@ def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def _other_classes(part: FieldReader, inherited: Inherited) -> str | None:
-    """Return a message if a class number of the field means another class than in the earlier run, else None. Two
-    changes are noticed: the field has a vocabulary now and had none then; the number of classes is another one."""
+    """Return a message if the class numbers of the field no longer mean the same as in the earlier run, else None. Two
+    changes are found: a vocabulary where there was none, and another number of classes."""
     before, now = inherited.spec.tensor.num_values, part.sample.num_values
     if "vocabulary" in part.statistics and "vocabulary" not in inherited.statistics:
         return "its values are listed words or numbers here, but were class numbers"

@@ -32,7 +32,7 @@ def list_files(root: str) -> list[str]:
         if is_remote(root):
             system.invalidate_cache()  # it caches listings for the life of the process
         try:
-            listed = retry(lambda: system.find(inner, detail=True)) if _finds(system) else dict(_walk(system, inner))
+            listed = retry(lambda: system.find(inner, detail=True)) if _has_find(system) else dict(_walk(system, inner))
         except FileNotFoundError:
             raise SourceError("not_found", f"there is no folder {format_path(root)}") from None
         for path, info in listed.items():
@@ -45,10 +45,9 @@ def list_files(root: str) -> list[str]:
     return found
 
 
-def _finds(system: Any) -> bool:
-    """Return whether an fsspec file system has its own method that lists everything below a folder with one call.
-    Object stores have one. For other file systems `_walk` lists the folders one by one, because fsspec's generic method
-    skips folders that fail."""
+def _has_find(system: Any) -> bool:
+    """Return whether an fsspec file system can list everything below a folder with one call, as object stores can.
+    fsspec's generic method does not count, because it skips folders that fail."""
     from fsspec.asyn import AsyncFileSystem
 
     return getattr(type(system), "_find", AsyncFileSystem._find) is not AsyncFileSystem._find

@@ -176,8 +176,8 @@ def _is_file(system: Any, url: str, path: str, listed: Mapping[str, Any] | None 
 
 
 def _same_place(url: str, file: str) -> str:
-    """Return `file`, a path or URL in the file system of `url`, as a URL. If `url` is a chain such as
-    `simplecache::s3://bucket/a`, the result is the same chain, in which `file` replaces the first link with `://`."""
+    """Return `file`, a path or URL in the file system of `url`, as a complete URL: for the url
+    `simplecache::s3://bucket/a` and the file `bucket/b`, it is `simplecache::s3://bucket/b`."""
     links = url.split(_CHAIN)
     own = next(index for index, link in enumerate(links) if "://" in link)
     links[own] = file if "://" in file else f"{links[own].partition('://')[0]}://{file}"

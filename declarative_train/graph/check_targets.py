@@ -44,8 +44,8 @@ def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
 
 
 def _find_shared(field: FieldSpec, target: FieldSpec, data: DataSpec, wanted: set[str]) -> list[str]:
-    """Return the columns that both the input field `field` and the target field `target` read. Return [] if this is
-    intended. It is intended in an autoencoder, where all columns of `field` are targets too, and if the two fields read
+    """Return the columns that both the input field `field` and the target field `target` read, or [] if this is
+    intended. It is intended in an autoencoder, where all input columns are targets too, and if the two fields read
     different rows of a window. `wanted`: the columns of all targets."""
     common = [column for column in field.columns if column in target.columns]
     if not common:

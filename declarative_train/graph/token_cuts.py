@@ -26,8 +26,8 @@ _INTO_REGIONS = ("enters", "encloses")
 
 @dataclass(frozen=True, slots=True)
 class TokenCut:
-    """Division over ranks of the tokens that a layer works with. `reads`: State of its divided input ("whole" if it has
-    none). `writes`: State of its output. `is_each`: the layer computes each token separately."""
+    """Division of a layer's tokens over ranks. `reads`: how its input is divided ("whole" if it is not). `writes`: how
+    its output is divided. `is_each`: the layer computes each token separately."""
 
     reads: State
     writes: State

@@ -56,9 +56,9 @@ DATA = "data"  # name of the set of new rows
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Result of an evaluation. `trained`: name of the model. `values`: the loss and the recipe's metrics, named
-    `<set>/<name>` as in the log. `reports`: one for each output with a known meaning. `logged`: values that the
-    training run logged for this set and step, or {}. `comparison`: simple models on the same rows, or None."""
+    """Result of an evaluation. `trained`: name of the model. `values`: losses and metrics by `<set>/<name>`, as in the
+    log. `reports`: one for each output that is known to predict a class or a number. `logged`: values that the training
+    run logged for this set and step, or {}. `comparison`: simple models on the same rows, or None."""
 
     trained: str
     step: int

@@ -155,8 +155,8 @@ class _ImageConverter:
 
 
 class _FieldConverter:
-    """Converter of new rows to one field. It expects columns of the types that they had in the run. Values must also be
-    in the range that the source of the run guaranteed, if the field relied on it."""
+    """Converter of columns of new rows to one field. The columns must have the same types as in the training run. If
+    the field relied on a range that the source of the run guaranteed, the values must be in this range."""
 
     def __init__(self, spec: FieldSpec) -> None:
         self.spec = spec

@@ -60,9 +60,9 @@ class _ReadColumns(NamedTuple):
 
 
 def csv_input(files: Sequence[str], title: str, source: Mapping[str, object], titled: str | None = None) -> Input:
-    """Return the rows of csv files. The dialect is that of the run's `source` if this is a csv, otherwise the default.
-    If the first file is a `.tsv`, values are separated by tabs. `title`: name in messages about all files together.
-    `titled`: name in messages about one of the files; None: its path."""
+    """Return an Input that reads csv files. The dialect (delimiter, encoding, ...) is that of the run's `source` if
+    this is a csv, otherwise the default. If the first file is a `.tsv`, values are separated by tabs. `title`: what
+    messages call all files together. `titled`: what they call a single file; None: its path."""
     own = dict(source) if source.get("type") == "csv" else {"type": "csv"}
     if files[0].lower().endswith(".tsv"):
         own["delimiter"] = "\t"
@@ -185,8 +185,8 @@ def _parts(block: bytes, most: int | None) -> list[tuple[int, int]]:
 
 
 def _split_pieces(pieces: Pieces, most: int | None) -> Pieces:
-    """Yield `pieces`, but split those with more than `most` rows (None: no limit). This is needed only for pieces that
-    contain parsed values; pieces that are byte ranges already have at most `most` rows."""
+    """Yield the pieces. A piece of parsed values with more than `most` rows (None: no limit) is split. A piece that is
+    a byte range never has more."""
     for piece in pieces:
         where = piece.where
         if most is None or piece.num_rows <= most or not isinstance(where, _ReadColumns):

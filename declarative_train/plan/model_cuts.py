@@ -88,12 +88,11 @@ def _library_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
 
 
 def _heads(lowered: Lowered) -> dict[str, HeadKind]:
-    """Return how the ranks of `tensor` compute the scores of classes, if they divide the linear layer that gives the
-    scores. The result is a dict to one of two words, from each model output with many scores that a loss reads.
+    """Return how the ranks of the `tensor` axis compute the scores of many classes, if they divide the linear layer
+    that gives the scores. The result is {output: `vocabulary` or `gathered`} for all such outputs that a loss reads.
 
-    `vocabulary`: each rank computes the scores of some classes, and their part of the loss. This needs a loss that can
-    be computed in such parts, and no other loss or metric may read the output. `gathered`: each rank gathers the scores
-    of all classes.
+    `vocabulary`: each rank computes the scores of some classes, and its share of the loss. The loss must allow this,
+    and no other loss or metric may read the output. `gathered`: every rank gathers the scores of all classes.
     """
     found: dict[str, HeadKind] = {}
     losses = [term for term in lowered.terms if term.edges.input in lowered.graph.outputs]

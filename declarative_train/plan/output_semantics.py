@@ -80,8 +80,8 @@ class Meaning:
 
 
 def meanings(plan: Plan) -> tuple[Meaning, ...]:
-    """Return the meaning of each output that a loss gives a meaning to, in the order of the losses. If two losses
-    compare an output with the same target, the first one decides."""
+    """Return what the outputs predict (a class, a number, ...), as the losses show it, in the order of the losses. If
+    two losses compare the same output with the same target, the first one decides."""
     graph = whole_graph(plan)
     found: dict[tuple[str, str | None], Meaning] = {}
     for term in plan.objective.terms:
@@ -208,9 +208,8 @@ def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
 
 
 def _parts(field: FieldSpec | None, size: int) -> tuple[str, ...]:
-    """Return the names of the classes of a target that has one value for each class (such as a distribution). `size`:
-    the number of classes. If the field has one column for each class, the names are those of the columns. Otherwise
-    they are the numbers from 0."""
+    """Return the class names of a target that has one value for each class (such as a distribution): the columns of the
+    field if there is one for each class, otherwise the numbers from 0. `size`: the number of classes."""
     return field.columns if field is not None and len(field.columns) == size else _numbers(size)
 
 

@@ -23,8 +23,8 @@ _POINTS = 200  # steps in the rest of a run at which lr schedules are compared
 
 
 class ResumeRule(NamedTuple):
-    """Rule for changes of these `keys` of a recipe, and of all keys below them. `*` in a key stands for any name.
-    `freedom`: free, warned or refused. `why`: the reason, for a message."""
+    """Rule for a resume in which some of these `keys` of the recipe, or keys below them, have changed. `*` in a key
+    stands for any name. `freedom`: free, warned or refused. `why`: the reason, for a message."""
 
     freedom: Freedom
     keys: tuple[str, ...]

@@ -29,7 +29,7 @@ Read = Callable[[str], bytes]
 
 
 class _CheckpointFields(NamedTuple):
-    """Fields of an earlier run, from the plan in its checkpoint. `step`: the step of the checkpoint."""
+    """Fields of an earlier run, from one of its checkpoints. `step`: the step of this checkpoint."""
 
     step: int
     fields: Mapping[str, FieldSpec]

@@ -88,11 +88,8 @@ def num_slices(batch: BatchSpec) -> int:
 
 
 def fits(size: int, batch: BatchSpec) -> bool:
-    """Return whether groups of `size` samples fit the batch.
-
-    There are two ways to fit. A microbatch consists of whole groups. Or a group consists of the whole microbatches of n
-    ranks, and n divides the number of data-parallel ranks. (data/spec.py defines the rows of each rank.)
-    """
+    """Return whether groups of `size` samples fit the batch: a microbatch consists of whole groups, or a group consists
+    of the whole microbatches of n ranks, where n divides the number of data-parallel ranks."""
     if batch.microbatch_size % size == 0:
         return True
     ranks, rest = divmod(size, batch.microbatch_size)
@@ -100,8 +97,7 @@ def fits(size: int, batch: BatchSpec) -> bool:
 
 
 def _nearest(size: int, batch: BatchSpec) -> list[int]:
-    """Return the sizes of groups nearest to `size` that fit the batch (`fits`): the next smaller and the next larger
-    one, if they exist."""
+    """Return the group sizes nearest to `size` that fit the batch (`fits`): one below and one above, if they exist."""
     most = batch.microbatch_size * batch.data_parallel_size
     ranks = [n for n in range(1, batch.data_parallel_size + 1) if batch.data_parallel_size % n == 0]
     rows = [n for n in range(1, batch.microbatch_size + 1) if batch.microbatch_size % n == 0]

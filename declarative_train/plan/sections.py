@@ -31,11 +31,10 @@ from declarative_train.recipe.sections.logging import RUNS, PluginSink
 
 
 def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[str, UnitPlan]:
-    """Return a dict from metric to a conversion. It converts the metric's input and target to the unit of the columns
-    of the target.
+    """Return {metric: conversion of its input and target to the unit of the target's columns}.
 
-    `units`: dict from metric to (field of the target, unit of this field). A conversion applies to one row of the
-    field, even if a sample is a window of several rows.
+    `units`: {metric: (target field, unit of this field)}. A conversion is for one row of the field, even if a sample is
+    a window of several rows.
     """
     fields = {field.name: field for field in data.fields}
     found = {}

@@ -52,8 +52,8 @@ def sharding_of(
 def _ends(
     names: Sequence[str], units: Collection[str], held: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the nodes with parameters before the first unit, and those after the last unit. `names`: all nodes in
-    order. `held`: the nodes with parameters."""
+    """Return (nodes before the first unit, nodes after the last unit), only those with parameters. `names`: all nodes
+    in order. `units`: the repeated blocks. `held`: the nodes with parameters."""
     inside = [position for position, name in enumerate(names) if name in units]
     if not inside:
         return (), ()

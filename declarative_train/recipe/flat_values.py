@@ -32,9 +32,9 @@ class Leaf(NamedTuple):
 def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
     """Yield the single values of a recipe, in the standard order of sections.
 
-    `values`: {name: value} of the sections and other top-level keys that could be read. Their defaults are yielded,
-    too. `tree`: the merged recipe. From it come the values of the model and of all keys that are not in `values`; they
-    have no defaults."""
+    `values`: {name: value} of the sections and other top-level keys that could be read; defaults are yielded too.
+    `tree`: the merged recipe. The model, and all keys that are not in `values`, are read from it, without defaults.
+    """
     for name in (*HEAD, *SECTIONS):
         word = getattr(values.get(name), "word", None) if name == "parallelism" else None
         if word is not None:

@@ -286,6 +286,5 @@ def _hint_source(node: Node, known: MappingABC[str, type[BaseModel]]) -> str | N
 
 
 def _is_mistyped(name: str, rest: Mapping) -> bool:
-    """Return whether one of the keys in `rest` is probably a misspelling of `name`. `rest`: the entries of a mapping
-    whose keys the section does not have."""
+    """Return whether a key in `rest`, the unknown keys of a section, is probably a misspelling of `name`."""
     return any(nearest(entry.name, [name]) for entry in rest)

@@ -140,9 +140,8 @@ class _Definitions:
         return {"$ref": f"#/$defs/{name}"}
 
     def _inline(self, name: str, section: type[Section]) -> Schema:
-        """Add the definition of a section that has the keys of a component in its own mapping. Return a reference to
-        the definition. For example, the mapping of a loss term has its own keys and the keys of its loss. `name`: name
-        of the section."""
+        """Add the definition of a section that mixes its own keys with those of a component, as a loss term does with
+        the keys of its loss. Return a reference to the definition. `name`: name of the section."""
         assert section.inline is not None
         own = self.model(section)
         name = _TERMS.get(name, name)

@@ -311,9 +311,8 @@ class Sectioning:
         return tuple(found)
 
     def whole_document(self) -> Document:
-        """Return the document with the texts of all plugins and shipped blocks that were read, because messages quote
-        them and plans depend on them.
-        """
+        """Return the document with the texts of all plugins and shipped blocks that were read, which messages may
+        quote."""
         blocks = () if self.expanded is None else self.expanded.files
         return self.document._replace(files=(*self.document.files, *self.files, *blocks))
 

@@ -78,13 +78,14 @@ class AfterStep:
         return improved, state.step - state.stop_step >= early.patience_steps
 
     def save(self, improved: bool, *, wanted: bool, ends: bool) -> Iterator[Event]:
-        """Start to save a checkpoint of the current step. Before this, wait for the previous save. Yield the events of
-        saves that have ended; if the new save goes on in the background, `report_saved` yields its event later. A step
-        is saved only once.
+        """Wait for the previous save, then start to save a checkpoint of the current step, if it is not saved yet.
+        Yield the events of saves that have ended. A save that goes on in the background yields its event later
+        (`report_saved`).
 
-        `improved`: the checkpoint is the best so far. `wanted`: the run was asked to stop, so a checkpoint is saved
-        even if the recipe has none. `ends`: no step follows, so an error of the new save is raised. If `ends` is False
-        and the store does not answer to the previous save, nothing is saved."""
+        `improved`: the checkpoint is the best so far. `wanted`: the run was asked to stop; a checkpoint is then saved
+        even if the recipe asks for none. `ends`: no step follows; an error of the new save is then raised. If steps
+        follow and the previous save hangs, nothing is saved.
+        """
         checkpoint = self._plan.checkpoint
         if (checkpoint is None and not wanted) or self._saved_step == self._state.step:
             return

@@ -218,7 +218,7 @@ class Head:
         self.server.close()
 
     def dismiss(self, code: int) -> None:
-        """Order the agents of the other nodes to exit with this code, because the recipe cannot be compiled to a plan.
+        """Order the agents of the other nodes to exit with `code`, because the recipe cannot be compiled to a plan.
         Wait a moment until they have left."""
         put(self.store, "order", Order("exit", code=code))
         deadline_s = time.monotonic() + PARTING_S
@@ -294,9 +294,8 @@ class Link:
         threading.Thread(target=self._work, name="link", daemon=True).start()
 
     def exchange(self, status: NodeStatus) -> Order:
-        """Pass the newest status to the thread that sends it, and return the newest order that the thread received.
-        Raises HeadLost if the store does not answer or, while ranks work, if the coordinator's process does not
-        answer."""
+        """Set the status that the sending thread reports next, and return the newest order that it has received. Raises
+        HeadLost if the store or, while ranks work, the process of the coordinator does not answer."""
         self._status = status
         now_s = time.monotonic()
         if self._error or now_s - self._answered_s > LOST_S:

@@ -346,8 +346,8 @@ class Coordinator:
             self._decide(results)
 
     def _decide(self, results: dict[Place, NodeResult]) -> None:
-        """Decide what follows the round (a start of all ranks) that has ended: the end of the run or another round.
-        `results`: how it ended on each node."""
+        """Decide whether the run ends or all ranks are started again, after a round (one start of all ranks) has ended.
+        `results`: how the round ended on each node."""
         assert self._job is not None
         self._keep_reports(results)
         of_rank_0 = results.get(self._places[0])

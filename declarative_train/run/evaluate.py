@@ -128,8 +128,8 @@ class Evaluator:
         return done, [*notices, *self._find_nan(name, metrics)]
 
     def _find_out_of_bounds(self, name: str, terms: Terms) -> list[str]:
-        """Return a notice for each loss term with a value outside the bounds of its loss; each term is reported once
-        per set."""
+        """Return a notice for each loss term whose value on the set `name` is impossible for its loss, such as a
+        negative cross entropy. Each term is reported once per set."""
         notices = []
         for term, value in enumerate(terms):
             why = out_of_bounds(self._engine.objective, term, value, f"on `{name}`")

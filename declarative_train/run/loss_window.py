@@ -246,9 +246,8 @@ def sum_over_ranks(
 
 
 def _local_sums(engine: Engine, results: Sequence[StepResult]) -> torch.Tensor:
-    """Return this rank's sums of the loss terms as a tensor (steps, L) on the device, in float64. L is the number of
-    terms. If a step is computed in several chunks, their sums are added. All steps have equally many chunks. The sums
-    are 0 in a pipeline stage without loss."""
+    """Return this rank's sum of each loss term in each step, over all chunks (forwards) of the step: a float64 tensor
+    (steps, L) on the device. It is 0 in a pipeline stage without loss."""
     flat = [value for result in results for sums in result.sums for value in sums]
     num_steps, size = len(results), len(engine.objective.terms)
     if not flat:  # a pipeline stage without loss

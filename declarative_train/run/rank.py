@@ -151,9 +151,9 @@ def _train(
 
 
 def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_step: int) -> Iterator[Sequence[Batch]]:
-    """Yield the batches of each step, and keep `context.step` up to date. Messages about failures name this step. As
-    soon as a step has ended, it is the next step, also while the next batches are loaded. `first_step`: number of the
-    first step."""
+    """Yield the batches of each step. Keep the number of the current step in `context.step`, for messages about
+    failures; while the batches of a step are loaded, it is the number of this step. `first_step`: number of the first
+    step."""
     context.step = first_step
     for step, batches in enumerate(steps, first_step):
         yield batches

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class RunState:
     """State that the training loop needs to resume. `step`: number of completed optimizer steps, from which the epoch
-    and the position in the data follow. `seconds`: training time so far. `loss_scale`: state of fp16's loss scale,
-    otherwise None.
+    and the position in the data follow. `seconds`: training time so far. `loss_scale`: state of fp16's loss scale, or
+    None.
 
-    The fields `best_*` are for `checkpoint.best`, the fields `stop_*` for `training.early_stop`. Field `*_of`: mode and
-    name of the watched metric, such as `max validation/accuracy`. Field `*_value`: its best value so far. Field
-    `*_step`: the step at which it last improved."""
+    The fields `best_*` describe the metric that `checkpoint.best` watches, the fields `stop_*` that of
+    `training.early_stop`. `*_of`: its mode and name, such as `max validation/accuracy`. `*_value`: its best value so
+    far. `*_step`: the step of this value.
+    """
 
     step: int = 0
     best_of: str | None = None

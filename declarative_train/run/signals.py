@@ -166,10 +166,12 @@ class StopRequest:
         on_late()
 
     def _is_late(self, begun_s: float) -> bool:
-        """Return whether the time to stop is over. `begun_s`: time of the first signal. There are three time limits. If
-        another rank has exited, the limit is `CLOSING_GRACE_S`. While a checkpoint is being saved, it is
-        `DTRAIN_SAVE_S`, from the start of the save. Otherwise it is `DTRAIN_GRACE_S`, from the first signal or from the
-        end of the last save."""
+        """Return whether the time that the run has to stop after a signal is over. `begun_s`: time of the first signal.
+
+        The limit is `CLOSING_GRACE_S` from the first signal, if another rank has exited. While a checkpoint is being
+        saved, it is `DTRAIN_SAVE_S` from the start of the save. Otherwise it is `DTRAIN_GRACE_S` from the first signal
+        or the end of the last save, whichever is later.
+        """
         now_s, since_s = time.monotonic(), SAVING.since_s
         if self._is_finished:
             return False

@@ -24,8 +24,8 @@ class Sink(ABC):
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:
-        """Open the sink for a run. The sinks that every run has (table `SINKS`) define this method. The sink writes
-        into `run_dir`. `quiet`: show no progress in the terminal. Raises OSError."""
+        """Open the sink, which writes to the folder `run_dir`. `quiet`: show no progress in the terminal. Raises
+        OSError. Only the sinks that every run has (table `SINKS`) define this method."""
         raise NotImplementedError
 
     @classmethod
@@ -70,8 +70,8 @@ class FanOut:
         self._each(lambda sink: sink.flush())
 
     def close(self) -> None:
-        """Close all sinks, even if some fail. Sinks with `is_record` are closed last, and get notices about failures of
-        the others."""
+        """Close all sinks, even if some fail. Sinks with `is_record` are closed last, after they received notices about
+        failures of the others."""
         for sink in [each for each in self._sinks if not each.is_record]:
             try:
                 sink.close()

@@ -198,8 +198,8 @@ def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], sto
 
 
 class _Broadcaster:
-    """Sender of messages from rank 0 to all ranks. First, `damage` may be called several times: all ranks help to check
-    a checkpoint. The last call is `send`, which sends the job."""
+    """Sender of messages from rank 0 to all other ranks. Call `damage` any number of times (all ranks help to check a
+    checkpoint), then `send` once, which sends the job."""
 
     def __init__(self, store: Store, world: int) -> None:
         self.store = store

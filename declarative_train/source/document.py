@@ -39,13 +39,13 @@ class Dropped(NamedTuple):
 
 
 class Document(NamedTuple):
-    """Merged recipe, before its templates are rendered. `complete` is False if a base or a `--with` file could not be
+    """Merged recipe, before its templates are rendered. `complete`: False if a base or a `--with` file could not be
     read. Checks then do not report missing values, because that file may have them.
 
-    `base_orders`: {path of a mapping: its keys in the base recipe}. It has only the mappings in which a later file
-    adds, removes or reorders keys. (Without `extends`, the base is the recipe itself, which `--with` and `--set`
-    change.) The order of keys matters in graphs: a node that is inserted between two others changes the default input
-    of the second one (docs/decisions.md, Q3)."""
+    `base_orders`: {path of a mapping: its keys in the base recipe}, for each mapping in which a later file adds,
+    removes or reorders keys. It is used for graphs, where an inserted node changes the default input of the next one
+    (docs/decisions.md, Q3). Without `extends`, the base is the recipe before `--with` and `--set`.
+    """
 
     path: str
     root: Mapping

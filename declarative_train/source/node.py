@@ -73,10 +73,9 @@ class Entry(NamedTuple):
 
 
 class Mapping:
-    """Mapping of keys to nodes. `alone`: True if the mapping was written in the short form of a single entry (`loss:
-    ...` for `losses: {loss: ...}`). Such a mapping may replace the entries of an earlier file when files are merged
-    (`source/merge.py`). `is_plain`: True if the mapping is known to contain no template and no null at any depth, so
-    that it need not be searched; False means unknown."""
+    """Mapping of keys to nodes. `alone`: True if it was written in the short form of a single entry (`loss: ...` for
+    `losses: {loss: ...}`), which a merge treats differently (`source/merge.py`). `is_plain`: True if no value at any
+    depth is a template or null; False if this is unknown."""
 
     __slots__ = ("alone", "entries", "is_plain", "span")
 

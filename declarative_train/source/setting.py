@@ -72,8 +72,8 @@ def _value(text: str, begin: int) -> tuple[Node | None, list[Diagnostic]]:
 
 
 def _path(text: str) -> tuple[list[tuple[int, int, str]] | None, int | None]:
-    """Return (parts, offset of the `=`) for the option `text`. `parts`: (start, end, name) of each part of its path.
-    Return (None, None) if the option does not have the form PATH=VALUE."""
+    """Return (parts, offset of the `=`) for a `--set` option. `parts`: (start, end, name) of each part of its dotted
+    path. Return (None, None) if the option does not have the form PATH=VALUE."""
     parts: list[tuple[int, int, str]] = []
     start = at = len(PREFIX)
     while at < len(text):

@@ -55,7 +55,7 @@ def explain(
     """Return the explanation of an error of the YAML parser.
 
     `shift`: offset in `lines` where the parsed text begins. `quote`: (start, end) of the last quoted text before the
-    error. `repaired`: offsets of parts that were repaired already.
+    error. `repaired`: offsets of the texts that were put in quotes to repair earlier errors.
     """
     problem = error.problem or ""
     at = min((error.problem_mark.index if error.problem_mark else 0) + shift, len(lines.text))
@@ -280,8 +280,8 @@ class _Explainer:
         return Explanation(missing_colon(span, text))
 
     def _after_value(self) -> Explanation:
-        """Return the explanation of a syntax error at text that follows a complete value. In place of this text, YAML
-        expects the next entry, or the end, of the mapping or list."""
+        """Return the explanation of a syntax error in the text after a complete value, where YAML expects the next
+        entry or the end of the mapping or list."""
         blank = len(self.line) - len(self.line.lstrip())
         if self.column - 1 <= blank:
             return self._indentation()

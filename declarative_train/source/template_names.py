@@ -39,7 +39,7 @@ class FailedVar(Exception):  # noqa: N818
 
 
 def to_lists(node: Node) -> object:
-    """Return a node as plain Python data with lists, not tuples, which is the form that templates use."""
+    """Return a node as plain Python data, with lists for sequences, as templates expect."""
     if isinstance(node, Scalar):
         return node.value
     if isinstance(node, Sequence):

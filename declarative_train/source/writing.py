@@ -49,6 +49,5 @@ def lines(data: Mapping[str, object], depth: int = 0) -> Iterator[str]:
 
 
 def _is_tall(value: Mapping[str, object]) -> bool:
-    """Return whether all values of a mapping are mappings. Such a mapping is written with each of them on a line of its
-    own."""
+    """Return whether all values of a mapping are mappings; each of them is then written on a line of its own."""
     return all(isinstance(item, Mapping) for item in value.values())

@@ -1,4 +1,4 @@
-"""Tracer for predictions of memory. Its code is imported only when the compiler first traces a step."""
+"""Predictions of memory by tracing a step. The tracer is imported only when the compiler first needs it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ _CACHE_BYTES = 256 << 20  # decoded blocks in memory, per process
 
 
 class BlockFormat(ABC):
-    """Interface to a file format with blocks. `kind`: name of the format. `block`: word for a block in messages."""
+    """Interface to a format of files that are read in blocks. `kind`: name of the format. `block`: what messages call a
+    block, such as `row group`."""
 
     kind: ClassVar[str]
     block: ClassVar[str]

@@ -308,11 +308,12 @@ class CsvDataset(FilesDataset):
         return SourceError("unreadable", f"cannot read {format_path(path)}: {reason[:200]}")
 
     def _format_line(self, path: str, row: int) -> str:
-        """Return the line of the file at which a row begins, as `line 12`. To find it, the file is read again. If this
-        fails, return `row 11`: the number of the row, from 1, without the header.
+        """Return where a row of the file begins, as `line 12`. If the file cannot be read again to find the line,
+        return `row 11`, counted from 1 without the header.
 
-        `row`: the number of the row as pyarrow counts, from 1, with the header. Blank lines and line breaks in quotes
-        make it differ from the number of the line."""
+        `row`: number of the row as pyarrow counts, from 1 with the header. It differs from the line number after blank
+        lines and after line breaks in quotes.
+        """
         begin, left = 1, row
         most = csv.field_size_limit(_MOST_BLOCK)
         try:

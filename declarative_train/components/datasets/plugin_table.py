@@ -77,8 +77,9 @@ class PluginTable(Table):
         return {name: arrays[name] for name in columns}
 
     def _keep(self, arrays: Mapping[str, np.ndarray], numbers: np.ndarray) -> None:
-        """Store the columns of `arrays` that have one number per row in memory. Such a column, a label for example, can
-        then be read without computing the image of the row again. `numbers`: the indices of the rows in `arrays`."""
+        """Store in memory the columns of `arrays` that have one number per row, such as labels. They can then be read
+        without running the user's code again, which may compute an image too. `numbers`: row index of each entry of the
+        arrays."""
         for name in sorted(self._small):
             if name not in self._kept:
                 self._kept[name] = np.zeros(self.num_rows, self.columns[name].dtype)
@@ -127,9 +128,8 @@ class PluginTable(Table):
         return self._name_values(found, row)
 
     def _name_values(self, found: Any, row: int) -> Mapping[str, Any]:
-        """Return a dict from column to value for one row. `found`: what the user's code returned for this row. If no
-        columns are declared, all values of a dictionary or named tuple keep their own names. Raises SourceError if the
-        result does not have the declared columns."""
+        """Return {column: value} for one row. `found`: what the user's code returned for this row: a dict, a tuple or a
+        single value. Raises SourceError if it does not fit the declared columns."""
         known = self._keys
         if isinstance(found, Mapping):
             if known is not None and (missing := next((name for name in known if name not in found), None)) is not None:
@@ -149,8 +149,8 @@ class PluginTable(Table):
         return dict(zip(known, values, strict=True))
 
     def _read(self, columns: Sequence[str], numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Return a dict from column to array (N, ...) for the rows with the indices `numbers` (N,), which the user's
-        method `read` returns. Raises SourceError."""
+        """Call the user's method `read`, and return the rows with the indices `numbers` (N,) as a dict from column to
+        array (N, ...). Raises SourceError."""
         given = (numbers.copy(), list(columns))[: self._dataset.num_arguments]
         row = int(numbers[0]) if len(numbers) else None
         with self._as_source_error(f"`read` of {_count_of(len(numbers), 'row')}", row):

@@ -136,8 +136,8 @@ class _Call:
         return Vector(tuple(numbers), *_place(given))
 
     def compute_constant(self, values: Sequence[float]) -> Constant:
-        """Compute the function for constant arguments, and return the result. Raises ExpressionError if it cannot be
-        computed or is not finite."""
+        """Return the result of the function for constant arguments. Raises ExpressionError if it cannot be computed or
+        is not finite."""
         least, most, compute = OF_NUMBERS[self.name]
         if not least <= len(values) <= most:
             raise self.wrong(f"`{self.name}` takes {format_count(least, 'argument')}", self.at)

@@ -29,8 +29,9 @@ def emit(
     """Add the calls of an expression to the fx graph `graph`, and return the fx node of the result. `names`: a dict
     from each name in `expression.names` to its fx node.
 
-    `draw(name, number)`: function that returns what to call in place of the random function `name`. `number`: how many
-    random calls come before this one in the expression. If `draw` is None, random functions are called as they are."""
+    `draw(name, number)`: returns the function to call instead of the random function `name`, which is random call
+    `number` of the expression, counted from 0. If `draw` is None, random functions are called as they are.
+    """
     num_drawn = itertools.count()
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:

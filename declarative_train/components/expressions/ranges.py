@@ -119,9 +119,8 @@ def _each(operation: Callable[[Interval], Interval], x: KnownRange) -> KnownRang
 
 
 def _keeps_columns(name: str, options: Mapping[str, object], x: KnownRange) -> bool:
-    """Return whether the result of an operation has the columns of `x`. Columns are the entries of the last dimension.
-    They are kept if the result has the same last dimension, with its entries in the same order. `name`: the operation,
-    such as `reshape`. `options`: its arguments other than tensors."""
+    """Return whether the result of an operation on `x` has the same last dimension as `x`, with its entries in the same
+    order. `name`: the operation, such as `reshape`. `options`: its arguments that are not tensors."""
     sizes, dim = options.get("shape", options.get("size")), options.get("dim")
     if name == "unsqueeze":
         return x.shape is not None and isinstance(dim, int) and dim not in (-1, len(x.shape) + 1)

@@ -1,8 +1,10 @@
-"""Tokenizer of expressions: it replaces references by identifiers that Python's parser accepts, and keeps all offsets.
+"""Tokenizer of expressions: it replaces references by identifiers that Python's parser accepts, without moving other
+text.
 
 References such as `layers.3.output` are not valid Python, and a node may have a Python keyword such as `class` as its
 name. Such a reference becomes one identifier of the same length. Characters that no expression can contain are reported
-here, with their position."""
+here, with their position.
+"""
 
 from __future__ import annotations
 

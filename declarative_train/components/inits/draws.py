@@ -123,10 +123,9 @@ class Draws:
         return _to_unit(words.view("<u4"))
 
     def _normal(self, number: int, count: int) -> np.ndarray:
-        """Return at least the first `count` normal numbers of the block with index `number`, made as in Box and Muller.
-        Each 64-bit word gives two numbers. For word i, the number made with the cosine is element i of the block's
-        first half; the number made with the sine is element i of its second half.
-        """
+        """Return at least the first `count` standard normal numbers of the block with index `number`, by Box and
+        Muller. Each 64-bit word gives two numbers: element i of the block's first half (cosine) and element i of its
+        second half (sine)."""
         import numpy as np
 
         half = BLOCK // 2

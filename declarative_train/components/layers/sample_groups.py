@@ -165,7 +165,7 @@ class HoldsSamples(Protocol):
 
 
 def attach(model: nn.Module, groups: SampleGroups) -> None:
-    """Set the attribute `groups` of every module in `model` that has groups of samples."""
+    """Set the attribute `groups` of every module in `model` that computes over groups of samples (a batch norm)."""
     for module in model.modules():
         if isinstance(module, MixesSamples):
             module.groups = groups

@@ -27,9 +27,9 @@ Task = Literal["binary", "multiclass", "multilabel"]
 
 
 def task_of(given: Task | None, edges: MetricInputs) -> Task:
-    """Return the task of a metric: `given` or, if it is None, the task that follows from the shapes. If input and
-    target have the same shape, the task is multilabel for (B, K) with K > 1 labels, otherwise binary. If their shapes
-    differ, the task is multiclass: the input has one more dimension, the classes."""
+    """Return the task of a metric: `given` or, if it is None, the task that follows from the shapes of input and
+    target: multiclass if the input has one more dimension, the classes; multilabel if both are (B, K) with K > 1
+    labels; otherwise binary."""
     if given is not None:
         return given
     shape = edges.input.shape
@@ -207,12 +207,11 @@ class Ranked(Metric, ABC):
         return fits_task(self.type, task, edges, needs_bool_mask=True) or idle_average(self, edges)
 
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
-        """Return whether a set of samples has no pair of a positive and a negative, without which the metric is not
-        defined. `target`: the targets of the set, (N, *S).
+        """Return whether the metric is undefined for a set of samples, because there is no positive to compare with a
+        negative. `target`: the targets of the set, (N, *S).
 
-        Targets (N, K) are those of K labels, unless `task` is binary or multiclass: the result is True if no label has
-        two different targets. For all other targets, it is True if all are equal. With `average: micro`, which compares
-        the items of all labels together, it is always False.
+        Targets (N, K) of K labels: True if no label has two different targets. Other targets: True if all are equal.
+        With `average: micro`: always False.
         """
         if self.average == "micro":
             return False

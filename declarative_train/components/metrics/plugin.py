@@ -45,9 +45,8 @@ class PluginMetric(PluginComponent, Metric):
 
 
 def _item_shape(metric: PluginMetric, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
-    """Return the shape of the values that the user's `forward` returns for one sample, or () if the metric has `whole`.
-    The user's method is called on generated samples. An exception that it raises is not caught.
-    """
+    """Return the shape of the user's metric for one sample, by calling the user's code on generated samples; () for a
+    metric of a whole set. Exceptions of the code are not caught."""
     from declarative_train.components.losses.modules.plugin import try_forward
     from declarative_train.components.metrics.modules.plugin import number_of
 

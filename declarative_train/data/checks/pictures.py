@@ -1,4 +1,4 @@
-"""Messages on images: the files, and the transforms.
+"""Messages about image files and about transforms of images.
 
 Each function builds the message of one diagnostic code. Its docstring is the manual page of that code.
 """

@@ -125,9 +125,8 @@ class Replicas:
         return tuple(torch.cat(parts) for parts in zip(*made, strict=True))
 
     def _scatter(self, inputs: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-        """Split each input into slices of at most one microbatch. Return a list with an item for each slice: the list
-        of the inputs, cut to the rows of the slice. On CUDA these tensors are on the device of the replica that
-        computes the slice."""
+        """Split the rows of all inputs into slices of at most one microbatch. Return a list of tensors, one for each
+        input, for each slice. On CUDA, a slice is on the device of the replica that computes it."""
         pieces = [torch.split(tensor, self._size) for tensor in inputs]
         slices = [list(rows) for rows in zip(*pieces, strict=True)]
         if not self._on_cuda:

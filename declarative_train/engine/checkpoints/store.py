@@ -153,7 +153,7 @@ class CheckpointStore:
 
     def newest(self, look: DamageCheck | None = None) -> tuple[CheckpointEntry | None, list[str]]:
         """Return the newest undamaged checkpoint, or None, and the reasons why newer ones were skipped. `look`:
-        function that checks the files of a checkpoint; None: `damage`."""
+        function that returns what is wrong with a checkpoint, or None; by default the function `damage`."""
         candidates, reasons = self.entries()
         for entry in candidates:
             reason = (look or damage)(entry)

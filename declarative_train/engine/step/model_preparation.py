@@ -176,8 +176,7 @@ def set_training(module: nn.Module, training: bool) -> None:
 
 
 def find_frozen_modules(module: nn.Module) -> list[nn.Module]:
-    """Return the modules in which all parameters are frozen, and which have at least one. A module inside another of
-    them is not listed."""
+    """Return the outermost modules whose parameters are all frozen. Modules without parameters are left out."""
     parameters = list(module.parameters())
     if not parameters:
         return []
@@ -187,9 +186,9 @@ def find_frozen_modules(module: nn.Module) -> list[nn.Module]:
 
 
 def prepare_units(module: nn.Module, plan: Plan, groups: SampleGroups) -> None:
-    """Set up activation checkpointing and compilation of a model's units (its repeated blocks), in place and without
-    changing names. `groups`: state of the layers that mix samples, such as batch norms. A unit is not compiled if it
-    has such layers and is recomputed, because the compiler cannot follow `SampleGroups.checkpoint_contexts`."""
+    """Set up activation checkpointing and compilation of the units (repeated blocks) of `module`, in place and without
+    changing names. `groups`: state of the layers that mix samples, such as batch norms. A checkpointed unit with such
+    layers is not compiled, because the compiler cannot follow `SampleGroups.checkpoint_contexts`."""
     layout, training, draws = plan.layout, plan.training, bool(plan.draws)
     forgetful: list[nn.Module] = []
     if training.compile:
@@ -213,8 +212,8 @@ def prepare_units(module: nn.Module, plan: Plan, groups: SampleGroups) -> None:
 
 
 def find_unit_modules(module: nn.Module, units: tuple[str, ...], *, rest: bool) -> list[nn.Module]:
-    """Return the modules in `module` that have the names `units`. Names that `module` does not have are ignored.
-    `rest`: also return the modules outside all units, so that the list covers the whole model."""
+    """Return the modules named `units`; names that `module` lacks are ignored. `rest`: also return the modules outside
+    these, so that the list covers the whole model."""
     found = [unit for unit in units if has_module(module, unit)]
     paths = list(found)
     if rest:

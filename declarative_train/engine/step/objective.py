@@ -70,11 +70,13 @@ class Objective:
         ]
 
     def counts(self, values: Values, row_weight: torch.Tensor | None, num_rows: int) -> torch.Tensor:
-        """Return the number of valid items of each loss term in a chunk (the rows of one forward), or their total
-        weight if items have weights. The result is a float64 tensor (L,) on the device. The loss of a term is divided
-        by the sum of these numbers over all chunks of a global batch. `values`: fields, and values computed from fields
-        alone, by name; outputs of the model are not needed. `row_weight`: 0 for rows that are padding, otherwise 1;
-        None if there is no padding. `num_rows`: number of rows without padding."""
+        """Return, for each loss term, how many valid items a chunk (the rows of one forward) has, or their total
+        weight: a float64 tensor (L,) on the device. A loss is divided by the sum of these numbers over all chunks of
+        the global batch.
+
+        `values`: fields, and values computed from fields alone, by name. `row_weight`: 1, or 0 for rows that are
+        padding; None without padding. `num_rows`: number of rows without padding.
+        """
         counts = [
             module.count(
                 None if target is None else values.get(target),  # None if a node computes the target

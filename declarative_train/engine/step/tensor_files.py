@@ -170,19 +170,20 @@ def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, las
 
 
 def _row_dimension(part: PartPlan) -> int:
-    """Return the dimension along which the file's tensor is sliced to read rows of the parameter. `part`: how the
-    tensor is reshaped and transposed to get these rows."""
+    """Return which dimension of the tensor in the file becomes the rows of the parameter. `part`: how the tensor is
+    reshaped and transposed."""
     return part.ones + (1 if part.transpose else 0)
 
 
 def _find_rows_of_parts(
     parts: Iterable[PartPlan], shapes: Shapes, first: int | None, last: int | None
 ) -> Iterator[tuple[PartPlan, int | None, int | None]]:
-    """Find where the rows `first` to `last` (exclusive; None: all rows) of a parameter are stored. `parts`: the parts
-    of which the parameter is made, stacked by rows. Yield (part, begin, end) for each part that contains wanted rows:
-    they are the rows `begin` to `end` (exclusive) of this part. `begin` and `end` are None if all rows of the part are
-    wanted. If no part contains wanted rows, yield the last part with an empty range, from which the caller gets the
-    shape of the result."""
+    """Yield (part, begin, end) for each part that contains some of the rows `first` to `last` (exclusive; None: all
+    rows) of a parameter. `parts`: the stored tensors that, stacked by rows, are the parameter.
+
+    `begin` and `end` (exclusive) are the wanted rows of the part; both are None if all its rows are wanted. If no part
+    contains wanted rows, yield the last part with an empty range, which gives the caller the shape of the result.
+    """
     begin, found = 0, False
     parts = list(parts)
     for place, part in enumerate(parts):

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class BoxIou(Metric):
-    """Mean intersection over union of boxes (..., 4), compared pairwise in order. A mask has a value for each box."""
+    """Mean intersection over union of predicted and target boxes (..., 4), compared pair by pair. A mask has one value
+    for each pair."""
 
     about: ClassVar[str] = "numbers"
     is_mean: ClassVar[bool] = True

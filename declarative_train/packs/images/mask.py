@@ -70,8 +70,8 @@ class MaskField(PictureField):
 
     @property
     def _outside(self) -> int:
-        """Class of the pixels that a transform adds outside the image. Transforms fill these pixels with 0. So a Pillow
-        image of a mask stores the class numbers shifted, such that 0 stands for this class."""
+        """Class number of the pixels that a transform adds outside the image. In a Pillow image of a mask, all class
+        numbers are shifted so that this class is 0, because transforms fill with 0."""
         return 0 if self.ignore is None else self._num_classes
 
     def check(self, columns: Sequence[Column]) -> ShapeError | None:

@@ -59,7 +59,7 @@ class PictureValues(NamedTuple):
 
 
 class Pictures(LazyReader):
-    """Reader of images, masks and boxes."""
+    """Reader of images, masks and boxes from files, which applies the transforms of the data section to them."""
 
     def spec(self, name: str, field: Field, columns: Sequence[Column]) -> TensorSpec:
         if isinstance(field, BoxesField):

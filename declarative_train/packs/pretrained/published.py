@@ -275,7 +275,7 @@ def read_config(folder: str) -> dict[str, Any]:
 
 
 def params_of(family: Family, config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the params of the block, read from the config. Raises PublishedError."""
+    """Return the params of dtrain's block for a model with the published `config`. Raises PublishedError."""
     kind = _kind(family, config)
     if (config.get("quantization_config") or {"quant_method": "mxfp4"}).get("quant_method") != "mxfp4":
         raise PublishedError(

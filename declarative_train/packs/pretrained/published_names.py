@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 class PublishedNames:
-    """Names that the parameters of a model's blocks have in published files."""
+    """Names that published files use for the parameters of a model's blocks."""
 
     def __init__(self, scope: Scope) -> None:
         self._blocks: dict[str, tuple[Mapping[str, tuple[PartPlan, ...]], str]] = {}
@@ -41,9 +41,9 @@ class PublishedNames:
         return (), ""
 
     def slices(self, folder: PeftFolder, path: str, rows: int) -> list[Slice]:
-        """Return the linear maps that together form dtrain's linear map at `path`, each with its range of rows. They
-        are separate maps in the model that PEFT adapted. `rows`: how many rows (outputs) dtrain's map has. If the
-        folder has an adapter for `path` itself, return only `path`, with all rows."""
+        """Return the linear maps in the model that PEFT adapted, such as q, k and v, that form dtrain's map at `path`
+        (`qkv`), each with its range of rows (outputs). If the folder has an adapter for `path` itself, return only
+        `path`, with all rows. `rows`: how many rows dtrain's map has."""
         own = [Slice(path, 0, rows)]
         if folder.find_adapted(own):
             return own

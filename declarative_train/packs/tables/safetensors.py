@@ -157,7 +157,8 @@ class SafetensorsTable(Table):
 
 
 def _read_places(path: str) -> dict[str, TensorPlace]:
-    """Read the header of a file. Return {name of a tensor: its dtype, shape and range of bytes}. Raises SourceError."""
+    """Read the header of a safetensors file. Return {name of a tensor: its dtype, shape and range of bytes}. Raises
+    SourceError."""
     try:
         found = read_places(lambda start, stop: read_bytes(path, start, stop), size_bytes(path))
         for name, place in found.items():

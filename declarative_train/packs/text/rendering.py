@@ -254,11 +254,13 @@ class _CheckInserter(NodeTransformer):
 
 
 class _TurnInserter(NodeTransformer):
-    """Transformer of a template's syntax tree. It adds statements that write marks (TURN) into the rendered text. From
-    these marks, `_extract_turns` finds the message that a passage belongs to. A loop writes a mark at the beginning of
-    each iteration, and one after its end. A loop over `range(...)` may get the message by its index, so it also writes
-    a mark after each assignment to a variable. Text that a template stores in a variable gets no marks, because the
-    template may process it."""
+    """Transformer that adds statements to a template's syntax tree. They write marks (TURN) into the rendered text,
+    from which `_extract_turns` finds the message to which a passage belongs.
+
+    A loop writes a mark at the beginning of each iteration and after its end. A loop over `range(...)` also writes one
+    after each assignment to a variable, which may be the message. Text that a template stores in a variable gets no
+    marks, because the template may process it.
+    """
 
     def __init__(self) -> None:
         self._num_loops = 0
@@ -287,8 +289,8 @@ class _TurnInserter(NodeTransformer):
 
 
 def _mark_statement(loop: nodes.Const, target: nodes.Name) -> nodes.Node:
-    """Return a statement that writes a mark into the rendered text. It says that the text from here on belongs to the
-    message in the variable `target`. `loop`: number of the loop that contains the statement."""
+    """Return a template statement that writes a mark into the rendered text: the text after it belongs to the message
+    in the variable `target`. `loop`: number of the loop that contains the statement."""
     return nodes.Output([_call_node("mark_turn", [loop, nodes.Name(target.name, "load")])], lineno=target.lineno)
 
 

@@ -29,8 +29,9 @@ class TextOutput:
     field    name of the field with the tokens
     length   how many tokens a sample has
     context  for how many of these tokens the model computes logits
-    reads    name of a batch entry that the model reads -> the output of the token field in it (`ids`, `mask`, ...)
-    others   names of other batch entries that the model reads"""
+    reads    batch entries that the model reads from the field: {name: output of the field (`ids`, `mask`, ...)}
+    others   names of the other batch entries that the model reads
+    """
 
     output: str
     field: str
@@ -58,8 +59,8 @@ def find_text_output(plan: Plan) -> TextOutput | None:
 
 def find_policy_output(plan: Plan) -> TextOutput | None:
     """Return the output with the logits of the next token in a plan without a `cross_entropy`, such as preference
-    optimisation. It is the output of a node that has trained parameters, is read by another node, and computes logits
-    for all tokens. Return None if there is not exactly one such node."""
+    optimisation. It must come from a node that has trained parameters and is read by another node. Return None if there
+    is not exactly one such node."""
     graph = prune(plan, list(dict.fromkeys(term.input for term in plan.objective.terms)))
     read = {edge for node in graph.nodes for edge in node.inputs.values()}
     trained = [parameter.name for parameter in plan.parameters if not parameter.frozen]
@@ -172,8 +173,8 @@ class TextCodec:
 
 
 def _ends(field: TokensField, found: Tokenizer) -> frozenset[int]:
-    """Return the tokens that end a text. They are the tokenizer's end-of-text token, and the first special token that
-    the model learns to write in an answer, if the field has a chat template."""
+    """Return the tokens that end a text: the tokenizer's end-of-text token and, if the field has a chat template, the
+    first special token in an answer."""
     ends = {found.special["eos"]} if "eos" in found.special else set()
     try:
         template = chat.template_text(field.template, found)

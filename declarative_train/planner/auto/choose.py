@@ -34,12 +34,13 @@ FACTORS = (2, 4, 8, 16, 32, 64)  # by which hints increase the number of GPUs
 
 @dataclass(frozen=True, slots=True)
 class LayoutChoice:
-    """Result of `choose`: a chosen mode, a candidate to examine first, or only diagnostics if no mode is possible.
+    """Result of `choose`: a chosen mode, or a candidate that must be examined before the choice, or only diagnostics if
+    no mode is possible.
 
-    recipe         the recipe with the chosen mode in place of `auto`, else None
+    recipe         the recipe with the chosen mode in place of `auto`; None if none is chosen
     plan           the choice and its reasons, as the Plan stores them
-    doubtful       a candidate to trace before the choice
-    is_last_hope   `doubtful` is the smallest candidate that is not traced; by the estimates, no candidate may fit
+    doubtful       a candidate whose memory must be traced before the choice
+    is_last_hope   no candidate fits by the estimates, and `doubtful` is the smallest that is not traced
     bounded        a candidate whose step time must be computed before the choice, because only a lower bound is known
     """
 

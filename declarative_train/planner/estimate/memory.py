@@ -155,8 +155,8 @@ def _unit_names(part: DevicePart, model: ModelFacts) -> list[str]:
 
 
 def _count_kept(part: DevicePart, model: ModelFacts) -> float:
-    """Return the largest number of elements per sample that wait for the backward at the same time. If several
-    microbatches wait, the elements of all of them are added up."""
+    """Return how many elements per sample the device keeps for the backward at most, over all microbatches whose
+    backward is still to come."""
     return sum(
         sum(model.nodes[name].kept for name in stage) * number
         for stage, number in zip(part.stages, part.in_flight, strict=True)

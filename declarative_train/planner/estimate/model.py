@@ -191,7 +191,7 @@ def model_facts(
     compiled: bool = False,
     of_experts: Collection[str] = (),
 ) -> ModelFacts:
-    """Return the facts about a model.
+    """Return the facts about a model from which memory and step time are estimated.
 
     units        names of the repeated blocks
     reduce       dtype in which gradients are reduced
@@ -200,7 +200,8 @@ def model_facts(
     heads        names of linear layers whose forward is computed twice, because their loss has `chunks`
     averages     the run keeps a moving average of the parameters
     compiled     elementwise operations are fused
-    of_experts   names of the parameters that the ranks of the `expert` axis divide"""
+    of_experts   names of the parameters that the ranks of the `expert` axis divide
+    """
     opened = open_blocks(graph, units)
     works = unit_works(opened, parameters)
     tensors = _tensors(opened, (each for each in parameters if each.name not in of_experts), optimizer, averages)

@@ -42,9 +42,9 @@ class DevicePart:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlacement:
-    """Pipeline, as estimates need it. `schedule`: name of its schedule in the recipe. `wires[i]`: bytes per sample that
-    stages i and i + 1 send to each other. `stride`: difference between the device indices of consecutive pipeline
-    ranks."""
+    """Facts about a pipeline for estimates. `schedule`: name of its schedule in the recipe. `wires[i]`: bytes per
+    sample that stages i and i + 1 send to each other. `stride`: difference between the device indices of consecutive
+    pipeline ranks."""
 
     schedule: str
     num_ranks: int
@@ -97,7 +97,7 @@ class Placement:
 
 
 def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> Placement:
-    """Return the placement of a plan. `nodes`: the names of all graph nodes of the model."""
+    """Return how a plan places a model on devices. `nodes`: the names of all graph nodes of the model."""
     shards, replicas = groups(layout.mesh, layout.num_copies)
     parts: tuple[DevicePart, ...] = (DevicePart("each device", (tuple(nodes),), (1,)),)
     pipes = None

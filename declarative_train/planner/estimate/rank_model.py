@@ -45,8 +45,8 @@ class Sums:
 def divide_for_rank(
     layout: LayoutPlan, graph: Graph, parameters: tuple[ParameterPlan, ...], precision: str
 ) -> tuple[Graph, tuple[ParameterPlan, ...], dict[str, Sums]]:
-    """Return the graph and the parameters with the sizes that one rank of `tensor`, `context` and `expert` has, and a
-    dict from the path of a layer to its communication."""
+    """Return the graph and the parameters with their sizes on one rank, divided along the axes `tensor`, `context` and
+    `expert`. Also return a dict from the path of a layer to its communication."""
     cuts, sums = layout.cuts, dict[str, Sums]()
     if cuts is not None:
         of_experts = cuts.of_experts

@@ -130,8 +130,8 @@ def _chains(graph: Graph, prefix: str) -> Iterator[tuple[str, ...]]:
 
 
 def _readers(graph: Graph) -> dict[str, list[str]]:
-    """Return a dict from the name of a node to the names of the nodes that read it. The list also has an entry "" for
-    each output of the graph that the node gives, and for each later node that calls this node again (`Node.target`)."""
+    """Return {name of a node: names of the nodes that read it}. The list also has an entry "" for each output of the
+    graph that comes from the node, and for each later node that calls this node again (`Node.target`)."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
         for edge in node.inputs.values():

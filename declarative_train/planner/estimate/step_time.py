@@ -155,11 +155,11 @@ def _repack_s(
 def _time_exposed(
     forward_s: float, backward_s: float, number: int, gather_s: float, reduce_s: float, num_nodes: int
 ) -> float:
-    """Return the seconds of fsdp's communication in a step that do not overlap with computing.
+    """Return the seconds of fsdp's communication in a step that do not overlap with computation.
 
-    The parameters of a unit are gathered while the previous unit computes, so the gather of the first unit does not
-    overlap. If the communication beside a forward or backward takes longer than this, the excess does not overlap
-    either. During the last backward, gathers and reductions share the time.
+    These are the gather of the first unit (every other unit is gathered while the previous one computes), and the time
+    by which a forward or backward is shorter than the communication beside it. Gradients are reduced in the last
+    backward.
 
     `number`: forwards in a step. `forward_s`, `backward_s`: seconds of one forward and one backward, without
     communication. `gather_s`, `reduce_s`: seconds of all gathers, and of all reductions, in a step. `num_nodes`: number

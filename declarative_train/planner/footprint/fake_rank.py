@@ -39,12 +39,12 @@ MOST_STEPS, MOST_ROWS, MOST_WIDTH = 16, 64, 512  # sizes of the lstm that is run
 
 
 class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode in which four operations return results that fake tensors cannot compute.
+    """Mode in which four operations on fake tensors return usable results.
 
-    a scalar that is read        1, so that every step counts as finite
-    a split of a tensor          parts of equal sizes, if the sizes are values of a tensor (the tokens for each expert)
-    oneDNN's lstm                a workspace of the size that it has on the CPU; with fake tensors it would be empty
-    grouped products             empty tensors of the right shape, for the dtypes that torch rejects (not bfloat16)
+    reading a scalar         1, so that every step counts as finite
+    splitting a tensor       parts of equal sizes, if the sizes are values of a tensor (the tokens for each expert)
+    oneDNN's lstm            a workspace of the size that it has on the CPU; torch would return an empty one
+    grouped matrix product   an empty tensor of the right shape, for the dtypes that torch refuses (not bfloat16)
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -54,7 +54,7 @@ Found = dict[int, Any]  # pipeline position -> live bytes at each moment, a floa
 
 
 class TooLongError(Exception):
-    """Error: a trace would take too long. The message says how many calls of layers it has."""
+    """Error: tracing a step would take too long. The message says how many calls of layers the step has."""
 
 
 class Forecast:

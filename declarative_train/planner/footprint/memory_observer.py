@@ -1,5 +1,5 @@
-"""Step of the engine during which live bytes are counted, with a class (parameters, activations, ...) for each
-storage."""
+"""Observation of memory during a step of the engine: live bytes are counted, and each storage gets a class (parameters,
+activations, ...)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ class MemoryObserver:
             self._live.claim(gradient, GRADIENTS)
 
     def _set_in_backward(self, phase: int, tensors: Iterable[torch.Tensor]) -> None:
-        """Give new storages the class `phase` as soon as the backward has computed the gradient of one of `tensors`."""
+        """Set the class of new storages to `phase` as soon as the backward has computed the gradient of one of
+        `tensors`."""
 
         def set_phase(_: torch.Tensor) -> None:
             self._live.phase = phase

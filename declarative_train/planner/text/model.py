@@ -69,8 +69,8 @@ def describe_model(plan: Plan) -> list[str]:
 
 
 def _same_copy(node: Node) -> tuple[object, ...]:
-    """Return a key for a node in the table of nodes. Nodes with equal keys share one row. Copies of a `repeat` have
-    equal keys if their rows would be equal. Every other node has a key of its own."""
+    """Return a key for grouping nodes into rows of the table of nodes. Copies of a `repeat` whose rows would be equal
+    have the same key, so they share one row. Every other node has a key of its own."""
     parts = node.name.split(".")
     if not parts[-1].isdigit():
         return (node.name,)

@@ -142,8 +142,9 @@ def _reach_of(node: LayerNode) -> int:
 
 
 def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
-    """Return whether `given` has the columns of `target` and begins one row earlier, like the input of next-token
-    prediction. `given` must also end one row earlier, or at the last or the second-last row."""
+    """Return whether `given` is `target` one row earlier, like the input of next-token prediction. `given` must have
+    all columns of `target` and begin one row earlier. It may also end one row earlier, or at the last or second-last
+    row."""
     if (
         given is None
         or not target.columns

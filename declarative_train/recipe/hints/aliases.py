@@ -517,7 +517,7 @@ def letters(name: str) -> str:
 
 
 def replace_word(span: Span, name: str, word: str) -> tuple[Fix, ...]:
-    """Return the fix that replaces `name`, a word of another framework at `span`, by `word`, its name in recipes."""
+    """Return the fix that replaces `name`, a key of another framework at `span`, by `word`, dtrain's name for it."""
     return (Fix(span, word, safe=_is_equal(name, word), replaces=name),)
 
 

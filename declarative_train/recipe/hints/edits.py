@@ -144,10 +144,9 @@ class _Site:
     # --- values -------------------------------------------------------------------------------------------------
 
     def change_value(self) -> Iterator[Proposal]:
-        """Yield edits that replace the value at the place of the diagnostic. The new value is the same value in another
-        form or unit, the name of a node or field, or the value of a neighbouring key (the two are swapped). If the
-        diagnostic reports a missing key, also yield edits that add this key.
-        """
+        """Yield edits that replace the value at the place of the diagnostic: by the same value in another form or unit,
+        by the name of a node or field, or by the value of a neighbouring key (swapped). If the diagnostic reports a
+        missing key, also yield edits that add this key."""
         for missing in re.findall(r"needs `(\w+)`", self.diagnostic.message)[:1]:
             yield from self._missing(missing)
         if self.entry is None:

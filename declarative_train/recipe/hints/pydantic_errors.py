@@ -143,11 +143,12 @@ def _place(error: Any, root: Mapping, place: Span) -> _Problem:
 
 
 def _choose(problems: list[_Problem]) -> list[_Problem | list[_Problem]]:
-    """Return the errors to report, one item for each mistake. An item is an error or a list of errors.
+    """Return the errors to report, one item for each mistake. An item is an error or, if a value has none of its
+    possible forms, a list with the error of each form.
 
-    If a value may have several forms, pydantic returns errors for each form. The value may have some of these forms,
-    but with mistakes inside it: then only the errors of the form with the fewest errors are returned. If the value has
-    none of the forms (a text, where a number or a list is expected), the item is a list with the error of each form."""
+    pydantic returns errors for every form that a value may have. If the value does have some of these forms, with
+    mistakes inside it, only the errors of the form with the fewest mistakes are returned.
+    """
     chosen: list[_Problem | list[_Problem]] = []
     unions: dict[tuple[str | int, ...], list[_Problem]] = {}
     for problem in problems:

@@ -1,4 +1,4 @@
-"""Words of other tools: their names in recipes, or how to do the same without them."""
+"""Words of other frameworks, with hints: what they are called in recipes, or how to do without them."""
 
 from __future__ import annotations
 

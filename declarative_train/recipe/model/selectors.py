@@ -36,8 +36,8 @@ _NOTHING = ParameterSettings()
 
 
 class Pattern(NamedTuple):
-    """Selector as a regular expression for names of parameters. In a match, the group `body` is the part of the name
-    that the selector describes, and the group `below` is what follows it.
+    """Selector as a regular expression for names of parameters. In a match, the group `body` is what the selector
+    itself matches, and `below` is the rest of the name: `.0.weight` for the selector `encoder` and `encoder.0.weight`.
     """
 
     form: re.Pattern[str]
@@ -239,11 +239,11 @@ def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
 
 
 def check_rules(rules: Iterable[ParameterRule], names: Iterable[str]) -> Iterator[Diagnostic]:
-    """Yield an error for each entry whose selector matches no parameter. `names`: names of all parameters. If a block
-    is used several times, `rules` has each entry of the block several times, and only one of them needs to match.
+    """Yield an error for each selector of `model.parameters` that matches no parameter. `names`: names of all
+    parameters. If a block is used several times, `rules` has its selectors once for each use; one match is then enough.
 
-    Also yield the errors of settings that depend on `index`, because they are rendered only here
-    (`ParameterRule.problems`)."""
+    Also yield the errors of settings that contain `index`, because their templates are rendered only here.
+    """
     known, rules = tuple(names), tuple(rules)
     met = {rule.span for rule in rules if rule.may_miss or any(rule.match(name) is not None for name in known)}
     for rule in rules:

@@ -56,9 +56,8 @@ class ExpressionNode(_Node):
     scalar: Scalar
 
     def place(self, offset: int, length: int) -> Span:
-        """Return the span of a part of the expression. The part starts at character `offset` and has `length`
-        characters. If the text was rendered from a template, return the span of the whole text.
-        """
+        """Return the span of the `length` characters of the expression from character `offset` on or, if the text was
+        rendered from a template, of the whole text."""
         return self.scalar.place(offset, length)
 
 

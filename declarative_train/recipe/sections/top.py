@@ -33,7 +33,7 @@ def _of_a_folder(name: str) -> str:
 
 
 class Head(Section):
-    """Top-level keys of a recipe that are not sections."""
+    """Keys at the top level of a recipe whose values are not sections, such as `name` and `seed`."""
 
     requires: str | None = None
     """Versions of dtrain for this recipe, such as `dtrain>=0.1`."""

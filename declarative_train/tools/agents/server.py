@@ -27,7 +27,7 @@ INSTRUCTIONS = (
 
 
 def make_server() -> MCPServer:
-    """Return the server with its tools."""
+    """Return the MCP server, whose tools are the functions of dtrain for agents."""
     server = MCPServer("dtrain", instructions=INSTRUCTIONS, version=own_version(), log_level="ERROR")
     for tool in (lint, plan, fits, explain, find, describe, runs):
         server.tool()(tool)

@@ -25,9 +25,9 @@ _FREE_TEXT = 60  # a column whose median value has more letters is free text
 
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
-    """Use of a column in a first recipe. `why`: the reason for leaving the column out, or a remark on its use.
+    """Use of a table's column in a recipe that `dtrain init` writes. `why`: why the column is left out, or a remark.
     `num_words`: number of different texts in a column of categories. `format`, `parts`: values of these keys of a date
-    field. `doubt`: why the user should check a column that is used."""
+    field. `doubt`: why the user should check the use of the column; "" if there is no doubt."""
 
     name: str
     use: Use

@@ -1,4 +1,4 @@
-"""Columns of a table, as they are read for making a first recipe."""
+"""Values of table columns that `dtrain init` reads to decide how a first recipe uses the columns."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Change of the plan, and the memory and step time that result. `settings`: the change as options of `--set` or
-    `dtrain fits`. `step_s`: None if unknown. `fits`: whether the changed plan fits."""
+    """Change of a plan, with the memory and step time of the changed plan. `settings`: the change as options of `--set`
+    or `dtrain fits`. `step_s`: None if unknown. `fits`: whether the changed plan fits."""
 
     settings: str
     memory_bytes: int

@@ -78,8 +78,9 @@ def layout_of(count: int) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Recipe to plan: the file at `path`, or a generated `text` for a published model. `settings`: values that replace
-    those of the recipe. `through`: what computes the published model. `notes`: what the generated recipe leaves out."""
+    """Recipe that can be planned: the file at `path`, or a generated `text` for a published model. `settings`: values
+    that replace those in the recipe. `through`: block or library that computes the published model. `notes`: what the
+    generated recipe leaves out."""
 
     path: str
     settings: Settings
@@ -116,7 +117,7 @@ class Source:
         return {"data": {"shard": "all"}} if recipe is not None and recipe.layout.num_gpus > 1 else {}
 
     def on(self, count: int) -> Settings:
-        """Return the settings for `count` GPUs, which replace all numbers of GPUs and nodes in the recipe."""
+        """Return the settings that run the recipe on `count` GPUs. They replace its numbers of GPUs and nodes."""
         recipe = self._read(self.settings).recipe
         before = () if recipe is None else recipe.layout.model_fields_set & {"gpus", "nodes", "gpus_per_node"}
         return {f"layout.{key}": value for key, value in (dict.fromkeys(before) | layout_of(count)).items()}

@@ -188,9 +188,8 @@ def _main_input(config: Mapping[str, Any], name: str) -> str:
 
 
 def _node(config: Mapping[str, Any], folder: str, block: str | None, shape: _Shape) -> tuple[Tree, str]:
-    """Return the node of the model in the recipe, as a YAML tree, and what computes it: `timm`, `transformers` or
-    `block <name>`. `block`: the block of dtrain that computes the model; None: there is none, so a library does.
-    `shape`: what the model reads."""
+    """Return (node of the model as a YAML tree, what computes the model). The second value is `timm`, `transformers` or
+    `block <name>`. `block`: dtrain's block for this model; None if it has none. `shape`: the inputs of the model."""
     if is_of_timm(config):
         return {"type": "timm", "path": folder, "input": "picture"}, "timm"
     if block is not None:

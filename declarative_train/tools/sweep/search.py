@@ -69,8 +69,8 @@ class Search(ABC):
 
     @abstractmethod
     def tell(self, point: Point, value: float | None, *, pruned: bool = False) -> None:
-        """Receive the result of a point. `value`: its metric, None if it has none. `pruned`: the run was stopped early
-        because it was hopeless."""
+        """Receive the result of a point. `value`: value of the sweep's metric, None if the run gave none. `pruned`: the
+        run was stopped early because it was hopeless."""
 
 
 class FixedSearch(Search):
@@ -126,9 +126,8 @@ def _draw(choice: SweepChoice, random: Any) -> Node:
 
 
 class OptunaSearch(Search):
-    """Search by optuna. `folder`: the folder of its journal. A resumed sweep first runs the points again that were
-    interrupted. The number of points that the recipe allows (`trials`) includes those from before the sweep was
-    resumed."""
+    """Search by optuna. `folder`: the folder of its journal. In a resumed sweep, interrupted points run again first,
+    and the points before the interruption count towards `trials`."""
 
     def __init__(
         self,

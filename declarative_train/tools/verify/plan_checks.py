@@ -1,9 +1,9 @@
-"""Checks of a plan without a run: do the parts of the ranks, their rows, and the reduction and scale of each gradient
-give the gradient of the whole batch?
+"""Checks of a plan without a run: whether the gradients of all ranks, combined as the plan says, give the gradient of
+the whole batch. The parts of layers, the rows, the reductions and the scale of each gradient are checked.
 
-The checks are made for each kind of rank and each axis, not for each pair of ranks. Ranks of one kind differ only in
-their coordinate along `replicate`, so they do the same with other rows. How the parts of a layer must be combined is
-computed again from the layer's component and compared with the plan."""
+Ranks that differ only in their coordinate along `replicate` do the same with other rows, so each kind of rank is
+checked once. How the parts of a layer must be combined is derived from the layer's component, not read from the plan.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class GradientRow:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Result of the checks of a plan. `problems`: a sentence for each mistake. `rows`: a row for each way in which
-    gradients are reduced. `num_classes`: number of kinds of ranks. Two ranks are of one kind if they do the same with
+    """Result of the checks of a plan. `problems`: a sentence for each mistake. `rows`: a table row for each way in
+    which gradients are reduced. `num_classes`: number of kinds of ranks; ranks of one kind do the same work with
     different rows of the batch."""
 
     num_classes: int

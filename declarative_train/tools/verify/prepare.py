@@ -48,8 +48,10 @@ def _in_float64(plan: Plan) -> Plan:
 
 def one_process(plan: Plan, *, in_microbatches: bool) -> Plan:
     """Return the plan for the same step in one process: without mesh axes, compilation and activation checkpointing.
-    One forward computes the whole batch. In two cases, each forward computes only as many rows as a microbatch of a
-    rank has: if `in_microbatches`, or if a node or a loss depends on which rows are in a microbatch."""
+
+    One forward computes the whole batch. It computes only the rows of a microbatch if `in_microbatches`, or if the
+    result of a node or loss depends on which rows are in a microbatch.
+    """
     batch, layout = plan.batch, plan.layout
     size = batch.global_batch_size
     if in_microbatches or depends_on_microbatches(plan):

@@ -25,7 +25,8 @@ class Reduction:
 
 
 def reductions_of(plan: Plan) -> dict[str, tuple[Reduction, ...]]:
-    """Return a dict from each trained parameter to the reductions of its gradient, in order."""
+    """Return a dict from each trained parameter to the reductions of its gradient over ranks, in the order of
+    execution."""
     layout = plan.layout
     of_stages = {} if layout.pipeline is None else {item.name: item.stages for item in layout.pipeline.shared}
     summed = () if layout.cuts is None else layout.cuts.summed

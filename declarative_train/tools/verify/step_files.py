@@ -36,7 +36,7 @@ class ParameterRecord:
 
 @dataclass(slots=True)
 class StepIndex:
-    """Facts about the step in one process.
+    """Facts about the step as one process computes it.
 
     samples     for each row of the global batch, the index of its sample in the set
     counts      for each loss term, the number of items by which its sum is divided

@@ -84,10 +84,8 @@ class BatchNormModule(nn.Module):
         return self.weight.to(self.running_mean.dtype), self.bias.to(self.running_mean.dtype)
 
     def _within_rank(self, x: Tensor, real: int, size: int) -> list[Tensor]:
-        """Normalise `x` in groups of `size` rows, and return a list of tensors. The first `real` rows are samples; the
-        other rows are padding, and are left out. One tensor has all complete groups, another has the last group if it
-        is smaller.
-        """
+        """Normalise the first `real` rows of `x` in groups of `size` rows; later rows are padding. Return at most two
+        tensors: the rows of all complete groups, and the rows of the last group if it is smaller."""
         full = real // size * size
         pieces = [self._normalise(x if full == x.shape[0] else x[:full], full // size)] if full else []
         if real > full:

@@ -32,9 +32,8 @@ class ContextRanks:
         return x.shape[1] * self._peers.size
 
     def owners(self) -> list[int]:
-        """Return the owners of the keys in the order in which this rank uses them: the indices of all ranks of the
-        `context` axis. The owner of a key is the rank that has its position. The first owner is this rank itself.
-        """
+        """Return the ranks of the `context` axis (indices) in the order in which this rank uses their keys. The first
+        is this rank itself."""
         return [(self._peers.rank - step) % self._peers.size for step in range(self._peers.size)]
 
     def shift(self, x: Tensor, owner: int | None = None) -> Tensor:

@@ -74,10 +74,8 @@ class Packed(nn.Module):
             self.pairs.copy_(torch.stack([levels[byte // 16], levels[byte % 16]], 1).view(torch.int32))
 
     def divide(self, cut: RankCut, rows: int) -> tuple[int, ...]:
-        """Return the shape of this rank's part of the weight: its rows, and the number of bytes in which a row is
-        packed. Also store how many columns the part has. `cut`: how the weight is divided over the ranks. `rows`:
-        number of rows of the whole weight.
-        """
+        """Store how many columns this rank's part of the weight has, and return the packed shape of the part: (rows,
+        bytes per row). `cut`: how the weight is divided over the ranks. `rows`: number of rows of the whole weight."""
         rows, self.columns = cut.local_shape((rows, self.columns))
         return rows, row_bytes(self.storage, self.columns)
 

@@ -32,10 +32,11 @@ class ClassFunction(Protocol):
 
 
 class OverClasses(nn.Module, LossModule):
-    """Loss computed by a torch function that expects the classes in dimension 1. `count` is the number by which torch's
-    reduction "mean" divides. For class numbers it is the sum of the class weights of the items that are not ignored.
-    For probabilities it is the number of items. With a mask, what an item adds to `count` is multiplied by its mask
-    value.
+    """Loss computed by a torch function that expects the classes in dimension 1.
+
+    Its `count` is the number by which torch's reduction "mean" divides: for class numbers, the sum of the class weights
+    of the items that are not ignored; for probabilities, the number of items. With a mask, each item counts in
+    proportion to its mask value.
     """
 
     class_weights: Tensor | None

@@ -93,10 +93,11 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b, all_a, weight, all_weight, own)) / 2 if self.symmetric else value
 
     def _find(self, x: Tensor, among: Tensor, weight: Tensor, weight_among: Tensor, own: Tensor) -> Tensor:
-        """Return the loss sum over the rows of `x` (..., R, D). Each row has one partner among the rows of `among`
-        (..., N, D); `own` has the partner's index. The loss of a row is the cross entropy of choosing the partner, with
-        the similarities to all rows of `among` as logits. `weight`: factor on the loss of each row. `weight_among`: a
-        row of `among` with weight 0 cannot be chosen.
+        """Return the sum of the losses of the rows of `x` (..., R, D). The loss of a row is the cross entropy of
+        choosing its partner among the rows of `among` (..., N, D); the logits are the similarities.
+
+        `own`: index of the partner of each row. `weight`: factor on the loss of each row. `weight_among`: 0 for the
+        rows of `among` that cannot be chosen.
         """
         scores = x @ among.mT / self.temperature
         absent = (weight_among == 0).unsqueeze(-2)

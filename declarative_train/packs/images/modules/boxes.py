@@ -27,8 +27,8 @@ def corners(boxes: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def overlap(one: Tensor, other: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three areas, each (...), for two boxes (..., 4): of their intersection, of their union, and of the
-    smallest box around both. `format`: what the four numbers of a box are."""
+    """Return three areas, each (...), for pairs of boxes (..., 4): of the intersection of a pair, of its union, and of
+    the smallest box around both. `format`: what the four numbers of a box are."""
     left, top, right, bottom = corners(one, format)
     left2, top2, right2, bottom2 = corners(other, format)
     wide = (torch.minimum(right, right2) - torch.maximum(left, left2)).clamp(min=0)

@@ -34,9 +34,10 @@ FROM = "from"
 class LowRank(Adapter):
     """Base class of low-rank adapters: two thin matrices, `lora_A.weight` (rank, in) and `lora_B.weight` (out, rank).
 
-    With `from`, one linear map of dtrain may be several maps, joined by rows, in the model that PEFT adapted. Then each
-    of these maps has its own adapter. A is the A of all of them, stacked: (number of maps * rank, in). B has the rows
-    of all of them. `split` lists the range of rows of each map."""
+    A linear map of dtrain, such as `qkv`, may join the rows of several maps that PEFT adapted separately. With `from`,
+    each of them keeps an adapter of its own: their A are stacked to (number of maps * rank, in), their B are joined by
+    rows, and `split` lists the rows of each map.
+    """
 
     internal: ClassVar[frozenset[str]] = frozenset({"split"})
 

@@ -39,8 +39,8 @@ def _read_resnet(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _write_resnet(config: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config with the sizes of the stages in `params`. Keys that name the stages are left out if the number
-    of stages differs."""
+    """Return a copy of the published `config` with the stage sizes of the block's `params`. If the number of stages has
+    changed, keys that list stages, such as `stage_names`, are left out."""
     sizes = _resnet_sizes(params["width"], params["unit"], len(params["units"]))
     same = len(config.get("hidden_sizes", ())) == len(sizes)
     kept = {key: value for key, value in config.items() if same or key not in _OF_STAGES}

@@ -131,8 +131,8 @@ class LibraryLayer(Layer):
         return None
 
     def persistent(self, inputs: Inputs) -> dict[str, torch.Tensor]:
-        """Return {name: value} for the buffers whose values are in the model's files. Return {} if there are no files.
-        Also return {} if the files cannot be read any longer, because the values then come from a checkpoint."""
+        """Return {name: value} for the buffers whose values are in the model's files; {} if there are no files, or if
+        they can no longer be read (the values then come from a checkpoint)."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         module = bare(self, inputs)
@@ -161,10 +161,9 @@ class LibraryLayer(Layer):
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)
 
     def _count_elements(self, inputs: Inputs, matrices: Sequence[Weight]) -> tuple[list[int], int]:
-        """Return (own, whole) for the weights `matrices`. `own`: for each weight, how many elements this rank
-        multiplies with. `whole`: how many elements all these weights have together, in the undivided model. If the axis
-        `expert` divides a weight of stacked experts, `own` counts all experts, because a rank computes its experts for
-        the rows of other ranks too."""
+        """Return two counts of weight elements: for each of `matrices`, how many this rank multiplies with; and how
+        many all of them have together in the undivided model. Of stacked experts, which the axis `expert` may divide, a
+        rank counts all, because it computes its experts for the rows of other ranks too."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         shapes = {name: item.shape for name, item in bare(self, inputs).named_parameters(remove_duplicate=False)}

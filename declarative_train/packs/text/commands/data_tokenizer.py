@@ -91,8 +91,8 @@ def _train(args: argparse.Namespace) -> int:
 
 
 class _Texts:
-    """Iterator over the texts on which a tokenizer is trained. `sources`: (table, column, rows) of the texts. If they
-    cannot be read, the constructor prints an error; then `sources` is None, and `code` is the command's exit code."""
+    """Iterable of the texts on which a tokenizer is trained. `sources`: (table, column, rows) of the texts. If they
+    cannot be found, the constructor prints an error, `sources` is None, and `code` is the exit code of the command."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.num_texts, self.sample, self.code = 0, list[str](), 2

@@ -57,9 +57,8 @@ def find_division(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCu
 
 
 def find_expert_division(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str | None:
-    """Return how the experts of a model of transformers are divided over `size` ranks of the axis `expert`. The
-    library's `ep_plan` says how. If this is impossible, return the reason as text; if the model's class has no such
-    plan, None."""
+    """Return how the experts of a model of transformers are divided over `size` ranks of the axis `expert`, by the
+    library's `ep_plan`. Return a sentence if they cannot be divided, and None if the model's class has no `ep_plan`."""
     key = f"expert {size} {key_of(layer, inputs)}"
     if key not in _FOUND:
         _FOUND[key] = _find_experts(layer, inputs, size)

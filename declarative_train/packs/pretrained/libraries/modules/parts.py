@@ -45,7 +45,7 @@ _FOUND: dict[str, ModelParts | str] = {}
 
 
 def find_parts(layer: PartInterface, inputs: Inputs) -> ModelParts | str:
-    """Return the parts of a model, or the reason why the model cannot be divided."""
+    """Return the parts of a library's model between which a pipeline can cut it, or the reason why it cannot be cut."""
     key = key_of(layer, inputs)
     if key not in _FOUND:
         _FOUND[key] = _find(layer, inputs)
@@ -102,9 +102,12 @@ def _list_kept(model: nn.Module) -> list[str]:
 
 
 def _try_parts(body: list[str], head: list[str], layer: PartInterface, inputs: Inputs, model: Any) -> ModelParts | str:
-    """Run the model on tensors without values, to find out whether its parts can be run one after the other. Return the
-    parts, or the reason why not, as text. `body`: paths of the parts before the head. `head`: paths of the head. Each
-    part of the body must read the output of the part before it; the head may read only some positions of it."""
+    """Return the parts of a model, or the reason why they cannot be run one after the other. To find out, the model is
+    run on tensors without values.
+
+    `body`: paths of the parts before the head; each must read only the output of the part before it. `head`: paths of
+    the head's parts, which may read only some positions of that output.
+    """
     paths = [*body, *head]
     seen: list[str] = []
     made: dict[str, TensorSpec] = {}
@@ -163,8 +166,8 @@ def _find_ties(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 class LibraryPart(nn.Module):
-    """Mixin for the class of a part of a library's model. It turns the part into the module of a node: its forward
-    accepts values in the order of the layer's ports."""
+    """Mixin that makes a part of a library's model usable as the module of a node: its `forward` takes the values of
+    the node's ports, in their order."""
 
     is_library = True
     _dtrain_layer: PartInterface
