@@ -48,8 +48,8 @@ def check_encoders(scope: Scope, texts: dict[str, CheckedText]) -> Iterator[Diag
 
 
 class _Encoder(NamedTuple):
-    """Layer or block that encodes texts. `kind`: name of its model. `ports`: inputs that read token ids; messages about
-    the padding name the last one. `mask`: input for the mask of the padding."""
+    """Layer or block that encodes texts. `kind`: name of its model. `ports`: its inputs for token ids. `mask`: its
+    input for the padding mask."""
 
     kind: str
     ports: tuple[str, ...]
@@ -86,8 +86,8 @@ def check_masks(recipe: Recipe, texts: dict[str, CheckedText]) -> Iterator[Diagn
 
 
 def _find_reversed(scope: Scope, wire: Wire, texts: dict[str, CheckedText]) -> str | None:
-    """Return the name of the token field whose mask is reversed in a wire (a value in the model's graph), so that the
-    wire is true for padding alone. Return None for any other wire. Known forms are `~f.mask`, `f.mask == 0`, `1 -
+    """Return the token field whose mask a wire (a value in the model's graph) inverts, so that the wire is true for
+    padding alone; None if it inverts none. For a field `f`, the known forms are `~f.mask`, `f.mask == 0`, `1 -
     float(f.mask)`, and `f == N` with the number N of the padding token."""
     node = next((node for node in scope.nodes if f"{node.name}:output" == wire), None)
     if not isinstance(node, ExpressionNode):
@@ -107,8 +107,8 @@ def _find_reversed(scope: Scope, wire: Wire, texts: dict[str, CheckedText]) -> s
 
 
 class _Way(NamedTuple):
-    """Description of a wire (a value in the model's graph) that has one vector for each token of the field `field`.
-    `is_recurrent`: each vector also depends on earlier tokens."""
+    """Wire (a value in the model's graph) with one vector for each token of the field `field`. `is_recurrent`: each
+    vector also depends on earlier tokens."""
 
     field: str
     is_recurrent: bool = False
@@ -154,9 +154,9 @@ def _follow_layer(node: LayerNode, scope: Scope, way: _Way, ways: dict[Wire, _Wa
 
 
 def _find_reduction(term: Term, *, is_recurrent: bool) -> str:
-    """Return the operation of an expression that reduces the positions of a sequence to one value, such as `mean`. The
-    result is its name, as text for a message; "" if there is none. `is_recurrent`: each position depends on the earlier
-    ones. Then to take the last position is such an operation too."""
+    """Return the name, for a message, of the operation by which an expression reduces the positions of a sequence to
+    one value, such as `mean`; "" if there is none. `is_recurrent`: each position depends on the earlier ones; taking
+    the last position is then such an operation."""
     if not isinstance(term, Operation):
         return ""
     dims = term.options.get("dim")

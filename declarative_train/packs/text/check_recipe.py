@@ -60,10 +60,12 @@ def check_recipe(recipe: Recipe, data: DataSpec, parameters: Sequence[ParameterP
 
 
 def _suggest_buckets(text: CheckedText) -> list[int]:
-    """Return up to three length buckets that suit a field: the median length of its texts, the length that 90% of them
-    do not exceed, and the field's length. The first two are rounded up, to a length that is shorter than the field's by
-    a multiple of 8. (Many models read one token less than a sample has. For a field of length 257, a bucket of 33 is
-    then better than one of 32.)"""
+    """Return up to three length buckets for a field: the median and the 90% quantile of the lengths of its texts,
+    rounded up, and the field's own length.
+
+    The first two are shorter than the last by a multiple of 8. Many models read one token less than a sample has, so
+    for a field of length 257, 33 is better than 32.
+    """
     longest = text.field.longest
     quantiles = np.quantile(np.minimum(text.tokens.sizes[text.rows], longest), (0.5, 0.9))
     return sorted({longest, *(longest - (longest - int(np.ceil(each))) // 8 * 8 for each in quantiles)})

@@ -81,8 +81,8 @@ def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
 
 
 def slice_of(scope: Scope, wire: Wire) -> TokenSlice | None:
-    """Return the slice of a token field that a wire (a value in the model's graph) has. If the wire is a whole field,
-    the slice has all its positions. Return None if the wire is neither a field nor a slice along the positions."""
+    """Return the slice of a token field that a wire (a value in the model's graph) equals; for a whole field, a slice
+    with all positions. Return None if the wire is something else."""
     name, _, output = wire.partition(":")
     if not output:
         field, _, part = name.partition(".")
