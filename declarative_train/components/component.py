@@ -373,9 +373,9 @@ class Optimizer(Component, ABC):
     usual_lr: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:
-        """Return why the optimizer cannot update these parameters (name -> shape), such as a vector given to an
-        optimizer of matrices, or None if it can. `num_shards`: the number of ranks among which dimension 0 of each
-        parameter is divided."""
+        """Return an error if the optimizer cannot update these parameters, such as a vector in an optimizer for
+        matrices, else None. `parameters`: dict from name to shape. `num_shards`: number of ranks among which dimension
+        0 of each parameter is divided."""
         return None
 
     @abstractmethod

@@ -110,8 +110,8 @@ class Table(ABC):
         return {name: values.reshape(len(starts), length, *values.shape[1:]) for name, values in read.items()}
 
     def lengths(self, column: str, rows: "np.ndarray") -> "np.ndarray":
-        """Return the length of the value in each of the rows `rows`, (N,) int64. Padding does not count. Call it only
-        for columns of fields with `buckets` (lengths to which a batch is cut)."""
+        """Return the length, without padding, of the value in each of the rows `rows`, (N,) int64. Call it only for
+        columns of fields with length buckets (key `buckets`)."""
         raise NotImplementedError(column)
 
     def place(self, row: int) -> str:
@@ -328,8 +328,8 @@ class Field(Component, ABC):
         return False
 
     def with_floats(self, dtype: DType, columns: Sequence[Column]) -> "Field":
-        """Return a copy of the field whose values have the dtype `dtype`, if they are floating-point numbers. If the
-        keys or the columns decide the dtype, return the field unchanged. `dtype`: that of the run's precision."""
+        """Return a copy of the field for a run with floating-point dtype `dtype`: its values have this dtype if they
+        are floating-point numbers. Return the field itself if its keys or columns decide the dtype."""
         return self
 
     def output_of(self, name: str) -> "Field":

@@ -87,7 +87,7 @@ def masked(text: str) -> str:
 
 
 def with_names(text: str) -> str:
-    """Return a text with `{{ env.NAME }}` in place of each recorded value of the environment."""
+    """Return a text in which `{{ env.NAME }}` replaces each value of an environment variable that templates used."""
     if used_variables.pattern is None:
         return text
     return used_variables.pattern.sub(lambda found: f"{{{{ env.{used_variables.names[found[0]]} }}}}", text)

@@ -110,8 +110,8 @@ def _describe(draft: DataDraft) -> DataSpec | None:
 
 
 def _check_outlines(draft: DataDraft) -> None:
-    """Report the columns in the recipe that sources of plugins do not have, according to the columns that these sources
-    declare. The code of the plugins is not run."""
+    """Report columns that the recipe names but the source does not have. The columns of a plugin's source are those
+    that it declares; its code is not run."""
     tables = make_outlines(draft.section)
     find_columns(draft, tables)
     if None in tables:

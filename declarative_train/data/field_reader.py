@@ -80,8 +80,8 @@ def make_reader(
 
 
 def _sample(field: Field, row: TensorSpec, window: WindowSpec | None) -> TensorSpec:
-    """Return shape and dtype of the field for one sample, given those for one `row`. With a window, dimension 0 has one
-    entry for each row of the window that the field uses."""
+    """Return shape and dtype of a field for one sample, given those for one row. If the field uses several rows of a
+    window, dimension 0 has one entry for each of them."""
     if window is None or isinstance(field.cut, int):
         return row
     length = len(range(*(field.cut or slice(None)).indices(window.length)))

@@ -59,8 +59,9 @@ class TransformError(Exception):
 
 
 class LazyReader(ABC):
-    """Reader of all lazy fields of one kind. An image and its mask get the same random numbers, so that they are
-    flipped together. Random numbers depend only on (seed, epoch, sample, position in the list of transforms)."""
+    """Base class of readers: a reader decodes and transforms the values of all lazy fields of one kind, such as images.
+    Fields of one sample get the same random numbers, so an image and its mask are flipped together. Random numbers
+    depend only on the seed, the epoch, the sample and the index of the transform."""
 
     def __init__(self, transforms: tuple[Transform, ...], seed: int) -> None:
         self.transforms = transforms

@@ -1,16 +1,17 @@
-"""Length buckets: every step is as long as the shortest bucket that holds its longest sample, and samples of one
-bucket are put into the same batches.
+"""Length buckets: the samples of a step are padded to the shortest bucket length that holds the longest of them.
+Batches are made of samples of one bucket if possible.
 
 A *level* is the index of a bucket, 0 for the shortest. All fields with buckets have the same number of buckets. The
-level of a sample is the lowest level whose buckets hold all its fields. The level of a step is the highest level of
-its samples on all ranks. So the shapes do not depend on how many ranks there are.
+level of a sample is the lowest level at which all its fields fit. The level of a step is the highest level of its
+samples on all ranks.
 
-The order of an epoch is made from the order that it would have without buckets. That order is divided into windows of
-`_WINDOW` global batches. In each window, the samples of each level fill as many whole batches as possible, in their
-order. The samples that are left over, less than a batch of each level, fill the other batches of the window, from the
-shortest level to the longest. Then the batches of the window are shuffled. The last, partial batch of an epoch is not
-changed. All of this follows from (seed, epoch, position) and the lengths of the samples, so the order does not depend
-on the layout either.
+The order of an epoch is the order without buckets, changed within windows of `_WINDOW` global batches. In each window,
+the samples of each level fill as many whole batches as possible, in their order. The samples that are left over, less
+than a batch of each level, fill the remaining batches of the window, from the shortest level to the longest. Then the
+batches of the window are shuffled. The last, partial batch of an epoch is not changed.
+
+Lengths and order follow from (seed, epoch, position) and the lengths of the samples alone, so they do not depend on the
+number of ranks.
 """
 
 from __future__ import annotations

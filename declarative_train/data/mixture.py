@@ -64,8 +64,8 @@ class _Choice:
     ways: tuple[_Choice | int, _Choice | int]
 
     def count_left(self, turns: np.ndarray) -> np.ndarray:
-        """Return, for each number n in `turns`, how many of the first n positions that reach this choice go the first
-        way."""
+        """Return, for each number n in `turns`, how many of the first n positions at this node of the tree go the first
+        of its two ways."""
         if self.parts > _MOST_PARTS:  # Python's integers are exact, but slow
             exact = (turns.astype(object) * self.left + self.parts // 2) // self.parts
             return np.asarray(exact, np.int64)
@@ -202,8 +202,8 @@ class MixedOrder:
         return found
 
     def of_source(self, source: int, number: int, places: np.ndarray) -> np.ndarray:
-        """Return, for each of `places` in one pass over a source, the index of its sample in the set. `number`: index
-        of the pass. `places`: explained by `MixturePositions`."""
+        """Return the indices in the set of samples of one source, (N,). `source`: index of the source. `number`: index
+        of a pass over the source. `places`: positions in the order of this pass."""
         if source in self.rolled:
             return self.rolled[source].epoch(number).sample_indices(places)
         start, size = int(self._starts[source]), int(self._sizes[source])

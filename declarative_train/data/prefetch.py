@@ -1,10 +1,9 @@
-"""Prefetching: results in order, computed ahead of their use by threads or by loader processes, and copied to a GPU.
+"""Prefetching: results are computed ahead of their use by threads or loader processes, yielded in order, and copied to
+a GPU.
 
-An error is raised where its result would be yielded. Closing the iterator early ends the threads or the processes.
-
-A wait is reported after half a minute, and again each time it has doubled, with the file that is being read. If a
-thread or loader process waits for another one, it reports the other one's activity as its own. Only a wait of the
-training loop is shown to the user; it becomes an error if it lasts too long.
+If computing a result fails, the error is raised when that result is due. Closing the iterator early ends the threads or
+processes. A wait is reported after half a minute, and again each time it has doubled, with the file that is being read.
+Only a wait of the training loop is shown to the user; it becomes an error if it lasts too long.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ class SetRows(ABC):
 
     @abstractmethod
     def between(self, start: int, stop: int) -> slice | np.ndarray:
-        """Return the row numbers in the table at the places `start` to `stop` - 1 of the set, in the form that
-        `Table.read` accepts."""
+        """Return which rows of the table are the rows `start` to `stop` - 1 of the set, as a slice or as an array of
+        row numbers."""
 
     def chunks(self, size: int) -> Iterator[tuple[int, slice | np.ndarray]]:
         """Yield (index in the set of the first row, row numbers) for each chunk of at most `size` rows."""
@@ -164,8 +164,9 @@ class RowShare(SetRows):
 
     @classmethod
     def of(cls, starts: np.ndarray, base: RowShare | None, key: int, num_rows: int, others: bool) -> RowShare:
-        """Return `num_rows` random rows of `base`, or with `others` all rows of `base` except these. `base`: None for
-        all rows of the table. `key`: decides which rows are drawn. `starts` (blocks + 1,): first row of each block."""
+        """Return a random choice of `num_rows` rows of `base`, or with `others` all rows of `base` that this choice
+        leaves out. `base`: None for all rows of the table. `key`: seed of the choice. `starts` (blocks + 1,): index of
+        the first row of each block."""
         whole = starts if base is None else base.counts
         taken = np.floor(whole * (num_rows / max(int(whole[-1]), 1)) + 0.5).astype(np.int64)
         taken[-1] = num_rows
@@ -225,7 +226,7 @@ class Windows:
         return int(self.counts[-1])
 
     def starts(self, samples: np.ndarray) -> np.ndarray:
-        """Return the places in the set (indices of rows) at which these samples begin, int64."""
+        """Return the index in the set of the row at which each of `samples` begins, int64."""
         if len(self.begins) == 1:
             return np.asarray(samples * np.int64(self.stride) + self.begins[0])
         run = np.searchsorted(self.counts, samples, side="right") - 1

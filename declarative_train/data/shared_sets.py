@@ -1,9 +1,9 @@
 """Prepared sets of a run, made from its DataSpec, and samples of these sets for checks of values before the run.
 
-Sets that `describe` prepared in this process are not prepared again. Other processes of this machine can share them:
-one process moves them to a file without a name (memfd), which disappears with the last process that has it open. Each
-process maps it privately, so writes are not shared. If sets cannot be shared (another operating system, sets that are
-not in memory, user code that cannot be pickled), every process prepares its own sets.
+Sets that were prepared in this process when the recipe was compiled are used again. Other processes of this machine can
+share them through an unnamed file in memory (memfd), which disappears with the last process that has it open. Each
+process maps it privately, so writes are not shared. Every process prepares its own sets if they cannot be shared: on
+another operating system, or if a set is not in memory or has user code that cannot be pickled.
 """
 
 from __future__ import annotations

@@ -278,11 +278,12 @@ def _pairs(stretches: np.ndarray) -> Sequence[tuple[int, tuple[int, int]]]:
 
 
 def _cut(laid: np.ndarray, start: int, stop: int, window: int, stream: int, num_streams: int) -> np.ndarray:
-    """Return where the windows of one stream begin, as indices into the block layout.
+    """Return the index at which each window of one stream begins. All indices refer to the block layout, the order of
+    samples that `data/shuffle.py` explains.
 
-    `laid`: the index in the block layout at which each block begins. `start`, `stop`: where the stream begins and ends.
-    `window`: how many blocks a window has. `stream`: index of the stream, which decides the size of its second window.
-    `num_streams`: how many streams there are.
+    `laid`: index at which each block begins. `start`, `stop`: indices at which the stream begins and ends. `window`:
+    number of blocks in a window. `stream`: index of the stream, of `num_streams`; it decides the size of the stream's
+    second window.
     """
     first = int(np.searchsorted(laid, start, side="right"))
     # ends of the blocks of the stream, without the last block

@@ -34,11 +34,11 @@ _LOOKED_AT = 1 << 18  # positions that are examined to find the streams that a r
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankNeeds:
-    """Samples that a rank needs: those of its streams (data/shuffle.py), from position `position` of epoch `epoch` to
-    the end of epoch `last_epoch`.
+    """Samples that a rank reads, from position `position` of epoch `epoch` to the end of epoch `last_epoch`. In a
+    mixture, a pass over the source takes the place of an epoch.
 
-    `streams`: indices of the streams that the rank reads. `tail`: the rank's positions in the last batch of an epoch if
-    that batch is not full, else empty. For a source of a mixture, a pass over the source takes the place of an epoch.
+    `streams`: indices of the streams (data/shuffle.py) that the rank reads in full batches. `tail`: the rank's
+    positions in the last batch of an epoch if that batch is not full, else empty.
     """
 
     streams: tuple[int, ...]
@@ -115,9 +115,9 @@ class WindowsAhead:
         return self.at(of_epoch or 0, self._order.places(positions))
 
     def of_batches(self, epoch: int, positions: np.ndarray, count: int) -> Taken:
-        """Return some samples of `count` consecutive full batches: their indices in the set, and a dict from field name
-        to tensor. `positions`: positions of the epoch in the first of these batches, whose samples are meant. In each
-        later batch, the samples at the same distance from the start of the batch are meant."""
+        """Return the samples that a rank has in `count` consecutive full batches: their indices in the set, and a dict
+        from field name to tensor. `positions`: the rank's positions in the first of these batches, counted from the
+        start of the epoch. In each later batch, the rank has the samples at the same places of the batch."""
         firsts, length = self._order.runs_of_batch(positions)
         if not length:
             return self.at(epoch, self._order.places_of_batches(positions, count))
@@ -125,8 +125,8 @@ class WindowsAhead:
 
     def _of_streams(self, epoch: int, firsts: np.ndarray, length: int, count: int) -> Taken:
         """Return the samples of `count` consecutive batches: their indices in the set, and a dict from field name to
-        tensor. A batch has `length` consecutive samples of each stream. `firsts`: for each stream, the index of its
-        first sample in the block layout (`data/shuffle.py` explains streams and block layouts)."""
+        tensor. A batch has the next `length` samples of each stream. `firsts`: for each stream, the index in the block
+        layout of the first sample to return. `data/shuffle.py` explains streams and block layouts."""
         layout, size = self._order.epoch(epoch), count * length
         samples, index = np.empty((2, count, len(firsts), length), np.int64)
         apart: list[_Apart] = []
@@ -169,10 +169,10 @@ class WindowsAhead:
         return samples, self._gather_tensors(index, apart)
 
     def _gather_tensors(self, index: np.ndarray, apart: Sequence[_Apart]) -> dict[str, torch.Tensor]:
-        """Return a dict from field name to the tensor of the samples, one row for each entry of `index`.
+        """Return a dict from field name to tensor, with one row for each sample.
 
-        `index`: the row in the arena at which each sample begins. `apart`: samples that are not in the arena, with
-        their values; their entries of `index` are ignored.
+        `index`: for each sample, its first row in the arena, the common memory of windows. `apart`: samples that are
+        not in the arena, with their values; their entries of `index` are ignored.
         """
         parts = self._prepared.parts
         if sum(len(each.places) for each in apart) < len(index):
@@ -342,8 +342,8 @@ class RolledShare:
         return WindowsAhead(self.prepared, self.order, needs)
 
     def positions(self, step: int) -> list[np.ndarray]:
-        """Return the positions of the epoch that this loader process reads in a step, padding included, as one array
-        per chunk."""
+        """Return, for each chunk of a step, the positions in the epoch of the samples that this loader process reads,
+        including those of padding."""
         return self._of_part(step, pads=True)
 
     def unpadded(self, step: int) -> np.ndarray:
@@ -351,8 +351,8 @@ class RolledShare:
         return np.concatenate(self._of_part(step, pads=False))
 
     def _of_part(self, step: int, *, pads: bool) -> list[np.ndarray]:
-        """Return the positions of the epoch that this loader process reads in a step, one array per chunk. `pads`:
-        include padding."""
+        """Return, for each chunk of a step, the positions in the epoch of the samples that this loader process reads.
+        `pads`: also return the positions of padding."""
         found = locate(step, self.batch, self.prepared.num_samples)
         mine = slots(found, self.batch, self.dp_rank)
         parts = [np.array_split(positions_of(slot), self.num_parts) for slot in mine]
@@ -363,9 +363,9 @@ class RolledShare:
         ]
 
     def _streams(self, order: RolledOrder) -> tuple[int, ...]:
-        """Return the indices of the streams that this loader process reads in full batches. They are found by looking
-        at the first steps: if the batch size is not a multiple of the number of streams, the streams differ from step
-        to step and repeat after some steps."""
+        """Return the indices of the streams (data/shuffle.py) from which this loader process reads in full batches. If
+        the number of streams does not divide the batch size, they differ from step to step and repeat after some steps;
+        then the streams of all these steps are returned."""
         cycle = order.num_streams // gcd(order.num_streams, self.batch.global_batch_size)
         num_full = self.prepared.num_samples // self.batch.global_batch_size
         chunks = [each for step in range(1, min(cycle, num_full) + 1) for each in self._of_part(step, pads=False)]

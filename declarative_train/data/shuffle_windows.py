@@ -81,9 +81,9 @@ class Runs(NamedTuple):
         return cls(places, numbers[places], np.diff(places, append=len(numbers)))
 
     def cut(self, borders: np.ndarray) -> tuple[Runs, np.ndarray]:
-        """Cut the runs at `borders`, which divide the source into ranges, such as windows. Return the new runs, each of
-        which is in one range, and the index of this range for each run. `borders`: index in the source at which each
-        range begins, ascending. No run begins before the first border."""
+        """Cut each run wherever a border is inside of it. Return the new runs, and for each of them the index of the
+        range between two borders that contains it. `borders`: ascending indices in the source. The first border is not
+        after the start of any run."""
         last = np.searchsorted(borders, self.firsts + self.lengths - 1, side="right") - 1
         of = np.searchsorted(borders, self.firsts, side="right") - 1
         if (of == last).all():
@@ -96,8 +96,8 @@ class Runs(NamedTuple):
         return Runs(self.places[run] + begins - self.firsts[run], begins, stops - begins), of
 
     def by(self, owners: np.ndarray) -> Iterator[tuple[int, Runs]]:
-        """Group the runs by the window (or other owner) that contains them. Yield (index of the owner, runs of this
-        owner). `owners` (R,): index of the owner of each run."""
+        """Group the runs by their owners, such as windows. Yield (index of the owner, its runs). `owners` (R,): index
+        of the owner of each run."""
         order = np.argsort(owners, kind="stable")
         for mine in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
             yield int(owners[mine[0]]), Runs(self.places[mine], self.firsts[mine], self.lengths[mine])
@@ -241,8 +241,8 @@ class HeldWindow:
 
     @property
     def is_apart(self) -> bool:
-        """True if the rows of this window are in arrays of its own, because the arena (the common memory of windows)
-        was full or a field is lazy. The samples are then gathered separately from those of other windows."""
+        """True if the rows of this window are not in the arena, the common memory of windows, because it was full or a
+        field is lazy. The samples are then gathered separately from those of other windows."""
         return self._place is None
 
     def _room(self, parts: Sequence[FieldReader], num_rows: int) -> dict[FieldReader, np.ndarray]:

@@ -92,8 +92,8 @@ class SetSpec:
 
 
 def may_lie_on_gpu(held_bytes: int, free_bytes: int, steps_bytes: int) -> bool:
-    """Return whether a set of `held_bytes` may be kept on a GPU with `free_bytes` of free memory. It must take at most
-    an eighth of this memory, and fit into the part that a step (`steps_bytes`) does not use."""
+    """Return whether a training set of `held_bytes` may be kept on a GPU. It may take at most an eighth of the free
+    memory, and must leave `steps_bytes` for a training step."""
     return held_bytes <= min(free_bytes // 8, free_bytes - steps_bytes)
 
 

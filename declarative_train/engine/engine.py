@@ -54,8 +54,8 @@ class StepResult:
 
 
 class Driver(Protocol):
-    """Interface of objects that run the model on this rank. `buffers`: tensors that receive data from other ranks and
-    are kept between steps."""
+    """Interface of objects that run the model on this rank. `buffers`: tensors that receive data from other ranks; they
+    keep their memory between steps."""
 
     @property
     def buffers(self) -> Sequence[torch.Tensor]: ...
@@ -246,8 +246,8 @@ class Engine:
             return self._driver.evaluate(batch)
 
     def synchronize_buffers(self) -> None:
-        """Prepare the model for an evaluation or a checkpoint: average its running statistics over the ranks, and
-        switch the parameters to the weights for evaluations and checkpoints."""
+        """Prepare the model for an evaluation or a checkpoint. Average running statistics over the ranks. If the
+        optimizer has other weights for evaluations than for training, put them into the parameters."""
         self.switch_weights(trains=False)
         if self.position.data.size > 1:
             average_buffers(self.model, self.position.data)

@@ -61,8 +61,8 @@ class ActivitySlots:
         self._bytes = mmap(-1, count * _SLOT_BYTES)  # shared with forked processes
 
     def mine(self, number: int) -> None:
-        """Show the activity of the calling thread in slot `number` from now on, so that the parent process can read it.
-        The activity at first is that the thread reads no file."""
+        """Let the parent process see from now on, in slot `number`, which file the calling thread reads. Each loader
+        process has one slot."""
         global _mirror
         _mirror = get_ident(), lambda doing: self._write(number, doing)
         set_file(None)

@@ -116,8 +116,8 @@ class OpenFiles(Generic[T]):
         self._seen: dict[str, tuple[int, int]] = {}
 
     def get(self, path: str) -> T:
-        """Return the result of `open_one` for a file, which may be open already. Raises SourceError, and the exceptions
-        of `open_one`."""
+        """Return the open file at `path` (the result of `open_one`), which is opened if the cache does not have it.
+        Raises SourceError, and the exceptions of `open_one`."""
         if self._own_after_fork and self._process != os.getpid():
             self._process, self._open = os.getpid(), OrderedDict()
         set_file(path)

@@ -242,8 +242,8 @@ def _head(handle: int) -> list[int]:
 
 
 def _put(handle: int, grains: Sequence[int], content: dict[int, bytes]) -> None:
-    """Append grains (pieces of 64 KiB) to the open segment file `handle`, and write its head. `grains`: their indices.
-    `content`: a dict from index to bytes. Raises OSError."""
+    """Append pieces of 64 KiB of a remote file to the open cache file `handle`, and record their places in its header.
+    `grains`: indices of the pieces in the remote file. `content`: dict from index to bytes. Raises OSError."""
     head = _head(handle)
     slot = 1 + max(0, -(-(os.fstat(handle).st_size - _HEAD.size) // GRAIN))
     whole = b"".join(content[grain] for grain in grains)
@@ -271,9 +271,8 @@ _asked: dict[str, float] = {}  # time of the last check
 
 
 def ranges_of(path: str) -> Ranges | None:
-    """Return the `Ranges` of a remote file, which reads the file through the cache. Return None if the file cannot be
-    cached. This is so if no size was stored for it (`remote.note`), if its server supports no ranges or reports no tag,
-    or if the cache is off."""
+    """Return the `Ranges` of a remote file, which read the file through the cache. Return None if the file cannot be
+    cached: its size and tag are unknown, its server does not support ranges, or the cache is off."""
     info = find_info(path)
     if info is None or not info.tag or not info.in_parts or not is_on():
         return None

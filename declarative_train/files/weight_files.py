@@ -44,8 +44,9 @@ def read_header(path: str) -> Header:
 
 
 def read_places(read: Callable[[int, int], bytes], size: int) -> dict[str, TensorPlace]:
-    """Return a dict from the name of each tensor of a file to its `TensorPlace`. `size`: size of the file in bytes.
-    `read(start, end)`: function that returns bytes of the file. Raises ValueError, and the exceptions of `read`."""
+    """Return a dict from the name of each tensor of a safetensors file to its shape, dtype and byte range. `size`: size
+    of the file in bytes. `read(start, end)`: function that returns bytes of the file. Raises ValueError, and the
+    exceptions of `read`."""
     items, begin = _items(read, size)
     found = {}
     for name, (shape, dtype, (first, last)) in items.items():

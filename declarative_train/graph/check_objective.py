@@ -271,8 +271,8 @@ class ObjectiveCheck:
         return self._recipe.model.scope.outputs.get(name, name)
 
     def _target_counts(self, term: Term) -> bool:
-        """Return whether the values of the target decide how many items of a loss count (as with `ignore_index`), or
-        how large its `balanced` class weights are."""
+        """Return whether the number of valid items of a loss depends on the values of its target (as with
+        `ignore_index`), or whether its class weights do (`balanced`)."""
         if term.component.needs_balance:
             return True
         judged, target = self._specs[term.edges.input], self._specs[str(term.edges.target)]

@@ -312,9 +312,8 @@ class _Deriver:
         return added
 
     def roles(self) -> dict[str, Role]:
-        """Return a dict from the name of each node to its Role. A role says how the node works with tokens: for
-        example, whether it computes each token separately. `divide_tokens` decides with it which tokens can be divided
-        over the ranks. Call `derive` first."""
+        """Return a dict from the name of each node to its Role, which says how the node works with tokens: for example,
+        whether it computes each token separately. Call `derive` first."""
         return {node.name: self._role(node) for node in self._graph.nodes}
 
     def _role(self, node: Node) -> Role:
@@ -371,8 +370,8 @@ _ROLES: dict[str, Role] = {
 
 
 def _is_elementwise(term: Term) -> bool:
-    """Return whether an expression consists of element-wise functions, inputs and single numbers only. (A constant
-    vector would have to be divided along the features, as the inputs are.)"""
+    """Return whether an expression has only inputs, single numbers and functions that compute each element separately.
+    A constant vector does not count: it would have to be divided along the features like the inputs."""
     if isinstance(term, Operation):
         is_each = term.name in ELEMENTWISE and term.name not in VIEWS
         return is_each and all(_is_elementwise(operand) for operand in term.operands)

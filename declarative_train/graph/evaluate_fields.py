@@ -1,7 +1,9 @@
 """Evaluation of the nodes that depend on fields alone, on the first rows of the data, during shape inference.
 
-A spec has only an interval of possible values; the rows show which values occur. It is an error if a layer or loss
-cannot accept a value of these rows. If it cannot accept another value of the interval, this is at most a warning."""
+The specs of such nodes give only an interval of possible values; the rows show values that really occur. It is an error
+if a layer or loss cannot accept one of these. If it cannot accept another value of the interval, this is at most a
+warning.
+"""
 
 from __future__ import annotations
 

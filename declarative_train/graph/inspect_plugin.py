@@ -111,8 +111,8 @@ class _Trial:
         return before != after
 
     def mixes(self) -> bool:
-        """Return whether the result for a sample depends on the other samples of the batch, on their number, or on the
-        position of the sample in the batch."""
+        """Return whether the result for a sample depends on the rest of the batch: on other samples, on their number,
+        or on the sample's position."""
         whole = self.run(self._base)
         other = _samples(self._inputs, seed=2)
         for row in (0, ROWS - 1):

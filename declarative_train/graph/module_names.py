@@ -60,9 +60,8 @@ def graph_module(
 
 
 def for_tools(module: nn.Module) -> nn.Module:
-    """Return a copy of the module for tools such as torch.export, which look children up by attribute. In the copy,
-    every child is a plain attribute. Return the module itself if no copy is needed, because no node has the name of an
-    attribute of torch's modules."""
+    """Return a copy of a module for tools such as torch.export, which look children up by attribute. Every child of the
+    copy is a plain attribute. A module of which this is true already is returned itself."""
     if not any(isinstance(part, Named) for part in module.modules()):
         return module
     children = {name: for_tools(child) for name, child in module.named_children()}
@@ -94,8 +93,8 @@ def container(holder: nn.Module, path: str) -> nn.Module:
 
 
 def _root(modules: dict[str, nn.Module], is_sharded: bool = False) -> nn.Module:
-    """Return a module that has each of `modules` as an attribute, in this order, as the root of an `fx.GraphModule`.
-    (If fx gets a dictionary instead of a root, it sorts the modules by depth, and so the parameters.)"""
+    """Return a module that has the `modules` as attributes, in this order. It is the root of an `fx.GraphModule`; given
+    a dict instead of a root, fx would sort the modules, and so the parameters, by depth."""
     root = nn.Module()
     for name, module in modules.items():
         put(root, attribute(name, is_sharded), module)

@@ -104,7 +104,7 @@ def evaluate(
     RunFailure.
 
     `set_name`     the set; default: the first one that the run evaluated
-    `data`         paths, globs or URLs of new rows instead of a set; `-` is standard input (not for windows)
+    `data`         paths, globs or URLs of new rows instead of a set; `-` is standard input (samples of one row)
     `max_samples`  evaluate at most so many samples of the set, chosen as by the run (`evaluation.max`); None: all, with
                    a notice if the run's own evaluations were limited
     `num_worst`    number of worst samples in a report

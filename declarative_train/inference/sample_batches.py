@@ -35,8 +35,8 @@ class SampleBatch(NamedTuple):
 
 
 class Samples(Protocol):
-    """Interface for reading the samples of an input. `pieces` yields pieces (ranges of samples), in order. `batches`
-    yields the batches of one piece; it can be called in another process than `pieces`."""
+    """Interface for reading the samples of an input in pieces (ranges of samples). `pieces` yields the pieces in order.
+    `batches` yields the batches of one piece; another process than that of `pieces` may call it."""
 
     def pieces(self) -> Pieces: ...
 

@@ -64,12 +64,12 @@ def weight_of(path: str) -> str:
 def check_adapters(
     recipe: Recipe, settings: Settings, maps: Maps, given: Mapping[str, Adapter] | None = None
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each entry `adapter` that matches no weight of a linear map, and for each weight that
-    cannot be adapted as the recipe says.
+    """Yield a diagnostic for each entry `adapter` that matches no weight of a linear map, and for each weight that its
+    adapter does not fit.
 
     `settings`: dict from each parameter to its settings. `maps`: dict from the path of a linear map to the shape of its
-    weight. `given`: dict from the path of a linear map to the adapter that it has in the model; None: the adapters in
-    the recipe are checked.
+    weight. `given`: dict from the path of a linear map to its adapter in the model; None: check the adapters as the
+    recipe describes them.
     """
     rules = recipe.model.rules
     adapting = [rule for rule in rules if rule.settings.adapter is not None]
@@ -144,11 +144,11 @@ def check_base(
 
 
 def _fills(prefix: str, exclude: Sequence[str], names: Sequence[str]) -> bool:
-    """Return whether an entry of `model.weights` fills a parameter from its file.
+    """Return whether an entry of `model.weights` sets the value of a parameter from its file.
 
-    `prefix`: the entry fills only parameters whose names begin with it. `exclude`: selectors of parameters that it
-    leaves out. `names`: all names of the parameter (a tied one has several); it is left out if a selector matches one
-    of them.
+    `prefix`: the entry sets only parameters whose names begin with it. `exclude`: selectors of parameters that it does
+    not set. `names`: all names of the parameter; a tied parameter has several, and is excluded if a selector matches
+    one of them.
     """
     below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     return bool(below) and not any(is_selected(exclude, name) for name in below)

@@ -20,11 +20,11 @@ from declarative_train.recipe.recipe import Recipe
 def assign_ranks(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], batch: BatchSpec
 ) -> tuple[LayoutPlan | None, list[Diagnostic]]:
-    """Return the layout of the recipe's mode, and diagnostics. The layout is None if the model cannot be divided as the
-    recipe wants.
+    """Return how the ranks divide the model and the batch, and diagnostics. The layout is None if the recipe's
+    `parallelism` cannot divide this model.
 
-    The schedule of a pipeline covers a whole optimizer step: the accumulation steps become additional microbatches.
-    Gradients are then reduced only once, and ranks are idle for less time.
+    The schedule of a pipeline covers a whole optimizer step: each microbatch of each accumulation step is a microbatch
+    of the schedule. So gradients are reduced only once per step, and ranks are idle for less time.
     """
     layout, mode = recipe.layout, recipe.mode
     mesh = mode.mesh(layout.num_gpus)

@@ -72,11 +72,11 @@ def check_layout(
 
 
 def with_output_shapes(layout: LayoutPlan, terms: Sequence[TermPlan], by_length: Sequence[Lowered]) -> LayoutPlan:
-    """Return the layout with `PipelinePlan.output_shapes` filled in. Without a pipeline, return the layout unchanged.
+    """Return the layout with the shapes of the outputs of each pipeline stage, for each length bucket. Without a
+    pipeline, return the layout unchanged.
 
-    `terms`: the losses. They matter because a loss with the key `chunks` is computed inside the last stage, so the
-    outputs of this stage differ from those of the model. `by_length`: the lowered recipe for each bucket, the longest
-    last.
+    `terms`: the losses. A loss with the key `chunks` is computed inside the last stage and so changes its outputs.
+    `by_length`: the lowered recipe for each bucket, the longest last.
     """
     pipeline, found = layout.pipeline, []
     if pipeline is None:

@@ -258,8 +258,8 @@ def list_local_sizes(folder: str) -> dict[str, int]:
 
 
 def make_sizes_reader(fs: Any) -> Callable[[str], dict[str, int]]:
-    """Return a function from a folder to a dict from file name to size in bytes, for folders of the fsspec file system
-    `fs`. It lists a folder in one request, because one request per file would take minutes for a checkpoint of a
+    """Return a function that takes a folder of the fsspec file system `fs`, and returns a dict from file name to size
+    in bytes. It lists the whole folder in one request: one request per file would take minutes for the checkpoint of a
     thousand ranks."""
 
     def sizes(folder: str) -> dict[str, int]:

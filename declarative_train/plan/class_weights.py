@@ -1,5 +1,6 @@
-"""Class weights of a loss with the value `balanced`: the classes of the target are counted over the training rows when
-the recipe is compiled."""
+"""Computation of the class weights `balanced` of a loss: when a recipe is compiled, the classes of the target are
+counted over the training rows.
+"""
 
 from __future__ import annotations
 

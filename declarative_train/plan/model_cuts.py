@@ -23,8 +23,8 @@ FEWEST_CLASSES = 41  # scores of fewer classes are not divided: they take little
 def divide_model(
     layout: LayoutPlan, recipe: Recipe, lowered: Lowered, parameters: Sequence[ParameterPlan]
 ) -> tuple[LayoutPlan, list[Diagnostic]]:
-    """Divide the parameters over the axes `tensor` and `expert`. Return the layout with its `cuts` filled in, and
-    diagnostics. A layout without these axes is returned unchanged."""
+    """Divide the parameters over the axes `tensor` and `expert`. Return the layout with the parts that each rank has
+    (`cuts`), and diagnostics. A layout without these axes is returned unchanged."""
     layout, diagnostics = _divide_layers(layout, recipe, lowered, parameters)
     if not layout.has("expert"):
         return layout, diagnostics

@@ -114,10 +114,12 @@ class PublishedPlan:
 
 @dataclass(frozen=True, slots=True)
 class WeightsPlan:
-    """Initial values from the file at `path`, for the parameters of `node` ("": of the whole model).
+    """Plan to start the parameters of `node` ("": of the whole model) from the file at `path`.
 
-    `rename`: dict from old to new names. `tensors`: map for a published file, else None. `exclude`: selectors of
-    parameters that are not filled. `drawn`: parameters that the file lacks, which get random values.
+    rename    dict from a tensor name in the file, or its prefix, to the name in the model; None: the tensor is left out
+    tensors   how the tensors of a published model form the parameters; None for other files
+    exclude   selectors of parameters that are not read from the file
+    drawn     parameters that the file lacks, which get random values
     """
 
     node: str

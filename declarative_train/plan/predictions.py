@@ -56,7 +56,7 @@ class MemoryPlan:
 
     @property
     def of_step(self) -> int:
-        """Bytes of a step without the training set, which is kept on the device only if it fits."""
+        """Bytes that a step needs, without the training set. The set is kept on the device only if it fits."""
         kept = self.parameters + self.gradients + self.optimizer
         return kept + self.gathered + self.activations + self.loss + self.data
 

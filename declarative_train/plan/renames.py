@@ -188,8 +188,9 @@ def find_join(rename: Mapping[str, str | None]) -> str | None:
 
 
 def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, tuple[PartPlan, ...]]:
-    """Return a dict from each new name to the tensors of the file that get this name: one tensor, or several that
-    `rename` joins, in the order of the words in its key. `found`: shapes of the file's tensors."""
+    """Return a dict from each new name to the tensors of the file that get this name. If a key such as
+    `{query,key,value}` joins several tensors, they are in the order of its words. `found`: shapes of the file's
+    tensors."""
     made: dict[str, list[tuple[_Renaming, PartPlan]]] = {}
     for name, way in _rename_all(found, rename).items():
         if way.new is not None:

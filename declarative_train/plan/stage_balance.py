@@ -1,9 +1,9 @@
 """Automatic cuts of a pipeline. The nodes are divided, in their order, into stages such that the most expensive stage
 costs as little as possible.
 
-The cost of a node is the number of operations of its forward for one sample, plus two for each parameter, because the
-update of parameters takes time even if little is computed with them (an embedding). Nodes that share parameters stay in
-one stage if possible.
+The cost of a node is the number of operations of its forward for one sample, plus two for each parameter: the update of
+a large embedding takes time, although its forward computes little. Nodes that share parameters stay in one stage if
+possible.
 """
 
 from __future__ import annotations

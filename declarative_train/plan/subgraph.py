@@ -43,8 +43,8 @@ def _through(edges: Mapping[str, Edge], made: Mapping[str, Edge]) -> dict[str, E
 def prune(plan: Plan, outputs: Sequence[str]) -> Graph:
     """Return the graph that computes only `outputs`, in this order. Raises UnknownOutputError.
 
-    An output is a value that losses or metrics read, a node (`encoder`; `lstm.hidden` for an output of a node that is
-    not its first), or a node in a block (`gpt.layers.0.attn`).
+    An output is a value that losses or metrics read, a node such as `encoder`, a further output of a node such as
+    `lstm.hidden`, or a node in a block such as `gpt.layers.0.attn`.
     """
     graph = whole_graph(plan)
     edges: dict[str, Edge] = {}

@@ -1,5 +1,6 @@
-"""Checks of the answers in the training rows: missing ones that are filled, several classes in a row, and class weights
-that do not fit the numbers of rows."""
+"""Checks of the targets in the training rows: missing targets that are filled, rows with several classes, and class
+weights that favour frequent classes.
+"""
 
 from __future__ import annotations
 

@@ -204,8 +204,8 @@ def _hint_of(missing: list[str], unexpected: list[str], kept: list[str], known: 
 
 
 def _prefixes(names: list[str], others: list[str]) -> list[str]:
-    """Return the shortest prefixes that together match all of `names` and none of `others`. A prefix ends with a dot.
-    If a name has no prefix that excludes `others`, the whole name is returned in its place."""
+    """Return the shortest prefixes, each with a dot at its end, that match all of `names` and none of `others`. A name
+    that has no such prefix is returned whole."""
     found: dict[str, None] = {}
     for name in names:
         parts = name.split(".")

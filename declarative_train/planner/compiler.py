@@ -155,11 +155,12 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
 
 @dataclass(frozen=True)
 class CompileContext:
-    """Facts about a recipe that do not depend on its mode. They are computed once for all modes that `auto` tries.
+    """Facts about a recipe that do not depend on its mode, computed once for all modes that `auto` tries.
 
-    `by_length`: (share of the samples, lowered model) for each length bucket. `parameters`: None if the settings of a
-    parameter have an error. `tracer`: predicts the memory of a step by a trace; None: the memory is computed from
-    shapes."""
+    `by_length`: for each length bucket, (share of the samples, lowered model). `parameters`: None if the settings of a
+    parameter have an error. `tracer`: predicts the memory of a step by tracing the step; None: the memory is computed
+    from shapes.
+    """
 
     data: DataSpec
     lowered: Lowered

@@ -15,9 +15,8 @@ from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Se
 
 
 class Alternatives(NamedTuple):
-    """Two keys, `either` and `other`, that exclude each other in the mapping at the path `holder`. When recipes are
-    merged, the key of the later recipe removes the other key.
-    """
+    """Two keys, `either` and `other`, of which a mapping can have only one. If a recipe that is merged later has one of
+    them, the other is removed. `holder`: path of the mapping."""
 
     holder: Path
     either: str

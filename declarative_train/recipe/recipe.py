@@ -38,7 +38,8 @@ class Weights(NamedTuple):
 
 
 class Model(NamedTuple):
-    """Section `model`, checked: its graph with blocks expanded, its entries of `parameters` and of `weights`."""
+    """Checked section `model` of a recipe: the graph with blocks expanded, and the entries of `parameters` and
+    `weights`."""
 
     scope: Scope
     rules: tuple[ParameterRule, ...]

@@ -37,7 +37,7 @@ class SweepChoice(NamedTuple):
         return all(isinstance(each, int) for each in (self.low, self.high, 1 if self.step is None else self.step))
 
     def at(self, number: float) -> Node:
-        """Return a number of the range as a YAML node with the span of the range."""
+        """Return `number`, a value of this setting, as a YAML node. Its span is that of the setting in the recipe."""
         return Scalar(number, repr(number), self.span)
 
     def samples(self) -> tuple[Node, ...]:

@@ -136,10 +136,9 @@ def table_of_word(word: str) -> MappingABC[str, type[Component]]:
 
 
 class Child(NamedTuple):
-    """Description of a field of a pydantic class that contains sections or components. The value of such a field is
-    read by this package, before pydantic reads the other fields. `model`: class of the section, or base class of the
-    components. `holder`: `dict` if the field is a mapping of sections or components, `tuple` if it is a list of them,
-    None if it is a single one."""
+    """Description of a pydantic field whose value is a section or component, or a collection of them. This package
+    reads such fields itself, before pydantic reads the other fields. `model`: class of the section, or base class of
+    the components. `holder`: `dict` for a mapping, `tuple` for a list, None for a single value."""
 
     model: Any
     holder: type | None

@@ -60,9 +60,9 @@ class AfterStep:
         return taken
 
     def judge(self) -> tuple[bool, bool]:
-        """Return two flags, which follow from the evaluations after this step. The first: the model is the best so far,
-        by `checkpoint.best`. The second: the run must stop early, by `training.early_stop`. A new best value is stored
-        in the RunState."""
+        """Return (is best, must stop), after the evaluations of this step: whether the model is the best so far by
+        `checkpoint.best`, and whether the run must stop by `training.early_stop`. Store new best values in the
+        RunState."""
         state, checkpoint, early = self._state, self._plan.checkpoint, self._plan.training.early_stop
         improved = False
         if checkpoint is not None and checkpoint.best_metric is not None:

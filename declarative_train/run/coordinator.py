@@ -207,8 +207,8 @@ class Coordinator:
         self.finish(code, [unsaved_message("while it waited for other nodes", loses=False), *hint])
 
     def _results(self) -> dict[Place, NodeResult]:
-        """Return how this round (a start of all ranks) ended on each node, as a dict from the node. Nodes that have not
-        reported this yet are left out."""
+        """Return a dict from node to the result of this round (a start of all ranks) on it. Nodes that have not
+        reported a result yet are left out."""
         found = {}
         for place in self._places:
             seen = self._seen.get(place.node)

@@ -152,7 +152,8 @@ class Evaluator:
         return [nan_message(metric) for metric in sorted(found)]
 
     def _add(self, batch: Batch, totals: torch.Tensor) -> None:
-        """Add the sums and counts of one batch to `totals`, on the device."""
+        """Run the model on a batch. Add its loss sums, item counts and number of rows to `totals`, a tensor on the
+        device, and update the metrics."""
         engine = self._engine
         values = engine.forward(batch)
         if values is None:

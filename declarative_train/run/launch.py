@@ -1,7 +1,8 @@
-"""Start of a plan on this machine. The plan is run in this process, by ranks in processes of their own, or by node 0 of
-several nodes. `run/session.py` chooses device, folder and checkpoint.
+"""Start of a plan on this machine: in this process, in one process for each rank, or as node 0 of several nodes.
+`run/session.py` chooses device, folder and checkpoint.
 
-Exit codes: 0 success; 3 the run failed; 75 stopped early, with a checkpoint to resume from."""
+Exit codes: 0 success; 3 the run failed; 75 stopped early, with a checkpoint to resume from.
+"""
 
 from __future__ import annotations
 

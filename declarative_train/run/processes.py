@@ -208,8 +208,8 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
 
 
 def cancel_parent_death_signal() -> None:
-    """Cancel the SIGINT that the kernel sends to this process when its parent exits. torch requests this signal, but
-    here it would count as a user's request to stop, and a run whose agent was killed would not be restarted."""
+    """Cancel the SIGINT that the kernel sends to this process when its parent exits, as requested by torch. It would
+    count as a user's request to stop, so a run whose agent was killed would not be restarted."""
     if (prctl := getattr(ctypes.CDLL(None), "prctl", None)) is not None:
         prctl(SET_PARENT_DEATH_SIGNAL, 0)
 

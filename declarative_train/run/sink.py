@@ -16,8 +16,9 @@ from declarative_train.run.event import Event, Notice, Progress, StepDone
 
 
 class Sink(ABC):
-    """Base class of sinks. Only rank 0 has sinks. The training loop calls `write`, which must not wait for a device or
-    a network. If `is_record`, the sink is closed after the others and gets notices about errors in closing them."""
+    """Base class of sinks, which write the events of a run. Only rank 0 has sinks. The training loop calls `write`,
+    which must not wait for a device or a network. Sinks with `is_record` are closed last; they get a notice if closing
+    another sink fails."""
 
     is_record: ClassVar[bool] = True
     """True: other parts of dtrain read the output of this sink, so its failure ends the run. False: the run goes on."""

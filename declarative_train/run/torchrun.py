@@ -60,9 +60,9 @@ PARTING_S = 10.0  # longest wait for the other ranks to finish; one of them may 
 
 @dataclass(frozen=True, slots=True)
 class BroadcastJob:
-    """Message of rank 0 to all ranks. It contains a plan as JSON and the run's folder (`place`). If `plan_json` is
-    None, all ranks exit with `code`. `device_kind`: kind of device of all ranks. `indices`: index of the GPU of each
-    rank. `hosts`: the machine of each rank. `notices`: lines to print."""
+    """Message that rank 0 sends to all ranks before a run: the plan as JSON, and the run's folder (`place`). If
+    `plan_json` is None, all ranks exit with `code`. `device_kind`: kind of device of all ranks. `indices`, `hosts`: for
+    each rank, the index of its GPU and its machine. `notices`: lines to print."""
 
     plan_json: str | None
     code: int

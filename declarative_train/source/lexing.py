@@ -141,9 +141,8 @@ _TUPLE = re.compile(r"\([^()]*\)")
 
 
 def num_open(pieces: SequenceABC[Scalar]) -> int:
-    """Return how many round brackets are opened but not closed in `pieces`. These are the first pieces into which YAML
-    cut a value such as `(1, 2)`. If they include the last piece, the number is 0, because it closes the last bracket.
-    """
+    """Return how many more round brackets are opened than closed in all `pieces` together. YAML cuts a value such as
+    `(1, 2)` at its comma: the first piece has one open bracket, both pieces together have none."""
     return sum(piece.text.count("(") - piece.text.count(")") for piece in pieces)
 
 

@@ -41,11 +41,11 @@ def load(
     over: SequenceABC[Mapping] = (),
     rules: MergeRules,
 ) -> tuple[Document | None, list[Diagnostic]]:
-    """Read a recipe. Return the merged document (None if there is no text to read) and all diagnostics.
+    """Read a recipe and merge its parts. Return the merged document, or None if there is no text, and all diagnostics.
 
-    If the text is not YAML, the document is empty and not `complete`, so that messages can quote its text and fixes
-    can edit it. `text`: used in place of the content of the file at `path`. `texts`: {path: text} used in place of the
-    content of any file. `over`: mappings that are merged last, such as the settings of one run of a sweep.
+    A text that is not YAML gives an empty document that is not `complete`; messages can still quote its text. `text`:
+    used instead of the content of the file at `path`. `texts`: {path: text} used instead of the content of any files.
+    `over`: mappings that are merged last, such as the settings of one run of a sweep.
     """
     given = {} if text is None else {path: text}
     return _Loading(path, {**(texts or {}), **given}, rules).load(with_, set_, over)

@@ -1,4 +1,4 @@
-"""Parser of `--set a.b=1`: option -> a mapping that is merged like a file, with spans in the text of the option."""
+"""Parser of the option `--set a.b=1`, which becomes the mapping {a: {b: 1}}. Its spans refer to the option's text."""
 
 from __future__ import annotations
 

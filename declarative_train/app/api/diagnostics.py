@@ -11,7 +11,8 @@ from declarative_train.core.diagnostics.render import Format, arrange, render
 
 
 class Diagnostics(Sequence[Diagnostic]):
-    """Diagnostics of a recipe, sorted by place; empty if nothing is wrong. Displayed in the form of `dtrain lint`."""
+    """Sequence of the diagnostics of a recipe, sorted by their position in the files; empty if nothing is wrong. Its
+    `repr` is the text that `dtrain lint` prints."""
 
     def __init__(self, found: Sequence[Diagnostic], texts: Mapping[str, str]) -> None:
         self._found = tuple(arrange(found))

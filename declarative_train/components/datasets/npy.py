@@ -42,10 +42,11 @@ class NpyDataset(FilesDataset):
     """Rows of NumPy arrays: dimension 0 of an array counts the rows.
 
     `.npz`: the arrays of the file are the columns, under their names. Several files are one table, file after file.
-    `.npy`: each file is one column with the name of the file (`x.npy` is `x`), except that each field of a structured
-    array is a column. Local files that are not compressed are mapped into memory, not read. Compressed arrays are
+    `.npy`: each file is one column with the name of the file (`x.npy` is `x`); a structured array has one column for
+    each of its fields. Local files that are not compressed are mapped into memory, not read. Compressed arrays are
     decompressed when a field uses them. An array in an archive whose checksum is wrong is an error (mapped arrays of
-    more than 2 GiB are not checked)."""
+    more than 2 GiB are not checked).
+    """
 
     type: Literal["npy"] = "npy"
 
@@ -94,12 +95,11 @@ class StoredArray(NamedTuple):
 
 
 class ArrayTable(Table):
-    """Table whose columns are the arrays of files. With several files, the arrays of the same name are concatenated by
-    rows.
+    """Table whose columns are the arrays of files. Arrays of the same name in several files are concatenated by rows.
 
-    `pieces`: for each file, a dict from name to array. In place of an array that cannot be a column, the dict has a
-    text with the reason. An array is also left out if its number of rows differs from that of most arrays of its file.
-    Such an array is, for example, a mean or a list of names."""
+    `pieces`: for each file, a dict from name to array, or to the reason why the array cannot be a column. Arrays whose
+    number of rows differs from that of most arrays of the file, such as a mean, are left out.
+    """
 
     def __init__(self, files: Sequence[str], pieces: Sequence[Mapping[str, StoredArray | str]]) -> None:
         self.files = tuple(files)

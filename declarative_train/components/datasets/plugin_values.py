@@ -1,5 +1,6 @@
-"""Conversion of values that a plugin's code returns to the numpy array of a column. For a value that does not fit, an
-error with a message about it is raised."""
+"""Conversion of the values that a plugin's code returns to the numpy array of a column. A value that does not fit is an
+error.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ def keys_of(value: Any) -> ColumnKeys | str:
 
 
 def as_array(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
-    """Return the values of N rows as an array (N, *shape). A missing value (None) becomes nan, None or NaT. If the
-    column cannot hold a value, raise `wrong(index of the value, description)`."""
+    """Return the values of N rows as an array (N, *shape). A missing value (None) becomes nan, None or NaT. `wrong`:
+    function that makes the exception for a value that does not fit, from its index and a description."""
     if keys.dtype in _SINGLE:
         return _singles(keys, values, wrong)
     wanted = np.dtype(keys.dtype)

@@ -255,9 +255,9 @@ def _join(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
 
 
 def _index(x: KnownRange, index: object) -> KnownRange:
-    """Return the value range of `x[index]`. If `x` has an interval for each entry of the last dimension, the result has
-    the intervals of the entries that `index` selects. If these entries are not known, the result has one interval for
-    all values."""
+    """Return the value range of `x[index]`. If `x` has an interval for each entry of its last dimension, the result has
+    the intervals of the entries that `index` selects. If it is unknown which entries these are, the result has one
+    interval for all values."""
     parts = index if isinstance(index, tuple) else (index,)
     if len(x.columns) == 1:
         return KnownRange(x.columns)

@@ -9,6 +9,6 @@ HARDWARE: dict[str, Hardware] = {each.name: each for each in sorted((*GPUS, CPU)
 
 
 def hardware_of_device(name: str) -> Hardware | None:
-    """Return the hardware with this torch device name, or None if the table does not have it (such as a part of a GPU,
-    MIG)."""
+    """Return the hardware with this torch device name, or None if no entry of the table has it, as for a MIG slice of a
+    GPU."""
     return next((each for each in HARDWARE.values() if name in each.device_names), None)

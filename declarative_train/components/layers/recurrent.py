@@ -65,10 +65,9 @@ class Recurrent(Layer, ABC):
         return super().init_of(parameter, inputs)
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the matrix products of all gates at all time steps. A product with the state has two entries: the first
-        time step, and the others. The state before the first time step is constant, so the backward computes no
-        gradient of it.
-        """
+        """Yield the matrix products of all gates, each for all time steps together. A product with the state is yielded
+        in two entries: the first time step, and all others. At the first one, the state is constant, so the backward
+        computes no gradient of it."""
         *leading, steps, _ = use.inputs["x"].shape
         for each in use.matrices:
             flops = 2 * prod(each.shape) * prod(leading)

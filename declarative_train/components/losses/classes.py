@@ -83,11 +83,9 @@ def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore
 
 
 def balance_weights(tally: np.ndarray) -> tuple[float, ...]:
-    """Return a weight for each class, such that all classes count equally: weight times number of items is the same for
-    each class that occurs. `tally`: number of items of each class. For n items and k classes that occur, the weight is
-    n / (k x items of the class), so the mean over the items is 1. A class without items has weight 1. Raises ValueError
-    if there are no items.
-    """
+    """Return class weights with which each class that occurs has the same total weight. A class with m of n items has
+    the weight n / (k m), where k is the number of classes that occur; the mean over the items is 1. A class without
+    items has weight 1. `tally`: number of items of each class. Raises ValueError if there are no items."""
     num_items, num_present = int(tally.sum()), int((tally > 0).sum())
     if num_items == 0:
         raise ValueError(

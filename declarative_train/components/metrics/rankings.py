@@ -1,4 +1,6 @@
-"""Metrics of the order of a row's labels by score, as means over rows. Also the Matthews correlation coefficient."""
+"""Ranking metrics, computed from the labels of a row sorted by score, as means over rows. Also the Matthews correlation
+coefficient.
+"""
 
 from __future__ import annotations
 

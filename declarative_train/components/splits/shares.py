@@ -117,7 +117,7 @@ def make_comparable(values: np.ndarray) -> np.ndarray:
 
 class GroupedSplit(Split):
     """Random whole groups. The rows that have the same value in the column, such as a patient or a meter, are a group.
-    A group is never divided between this set and the training rows, or another random set. Sets of other types
+    Rows of one group are never both in this set and in the training rows, or in another random set. Sets of other types
     (`where`, `last`) may still contain rows of its groups; lint reports it."""
 
     turn: ClassVar[int] = 2

@@ -114,8 +114,8 @@ class PipelineDriver:
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
         """Run the forward of a batch for an evaluation. Return the model's outputs and the batch's tensors by name;
-        None on a rank without the last stage. Stages have a fixed microbatch size, so the rows are divided into
-        microbatches, and the last one is filled up with copies of the last row."""
+        None on a rank without the last stage. The microbatches have a fixed size, so the last one is filled up with
+        copies of the last row."""
         chunk = self._runner.forward_path.chunk(batch)
         num_rows = len(next(iter(chunk.tensors.values())))
         at_once = len(self._row_numbers)
@@ -132,9 +132,9 @@ class PipelineDriver:
         return self._runner.forward_path.by_name(chunk, outputs)
 
     def _schedule_for(self, chunk: Chunk) -> Any:
-        """Return torch's schedule for the length of the samples in `chunk`. The length is the same on all ranks of the
-        pipeline. torch's stages have fixed shapes, so each length bucket has its own stages and its own schedule. The
-        receive buffers of the other buckets' stages are freed."""
+        """Return torch's schedule for the length of the samples in `chunk`. Each length bucket has its own stages and
+        schedule, because torch's stages have fixed shapes. If the bucket changes, free the receive buffers of the
+        previous bucket's stages."""
         level = self._levels[chunk.tensors[self._length_name].shape[1]] if self._length_name else 0
         if level != self._level:
             for stage in self._stages.get(self._level, ()):
@@ -321,8 +321,8 @@ class ScheduleLoss:
 
 
 def build_stage(plan: Plan, stage: Stage) -> nn.Module:
-    """Return the module of one stage on the meta device. A parameter that is tied to a parameter of another stage has
-    both names."""
+    """Return the module of one pipeline stage on the meta device. If one of its parameters is tied to a parameter of
+    another stage, it is registered under the names of both."""
     module = build(
         stage.graph,
         plan.plugins,

@@ -64,9 +64,9 @@ def divide(built: BuiltModel, cuts: Cuts, position: MeshPosition) -> None:
 
 
 def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> None:
-    """Add hooks to an undivided layer, `part`, which gather or split the tokens of its input and output. `tokens`: says
-    for the input and for the output whether this rank has all tokens or only its own. If it has only its own in both,
-    and the layer computes each token separately, no hook is added."""
+    """Add hooks to a layer whose weights every rank has whole. A hook before the layer gathers the tokens of all ranks.
+    A hook after it gathers the tokens, or drops those of other ranks. `tokens`: says whether the input and the output
+    of the layer have all tokens or only this rank's."""
     if tokens.writes == "joined":
         part.register_forward_hook(lambda _, inputs, output: ranks.gather_tokens(output))
         return

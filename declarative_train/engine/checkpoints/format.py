@@ -186,7 +186,7 @@ class Writer(FsspecWriter):
 
 
 class Reader(FsspecReader):
-    """DCP's reader, which here uses metadata that was read before, and does not read the metadata file."""
+    """DCP's reader of a checkpoint whose metadata has been read already. It does not read them again."""
 
     def __init__(self, path: str, metadata: Metadata) -> None:
         super().__init__(path)

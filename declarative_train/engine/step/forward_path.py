@@ -33,8 +33,9 @@ class Chunk:
 
 
 class ForwardPath:
-    """Path of a batch on a rank. It does not contain the model: methods get a function `call` that runs it.
-    `positions`: ranks of the axis `context`, which divide the positions of each row; None without this axis."""
+    """Preparation of batches and results on one rank, before and after the model runs. The model itself is a function
+    `call`, which methods get as an argument. `positions`: the ranks of the axis `context`, which divide the positions
+    of each row; None without this axis."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self._device = device

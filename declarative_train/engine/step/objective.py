@@ -138,7 +138,8 @@ def tensor_specs(plan: Plan) -> dict[str, TensorSpec]:
 
 
 def _whole_specs(plan: Plan) -> dict[str, TensorSpec]:
-    """Return the dict of `tensor_specs`, but with the shapes of whole samples, as if no `context` axis divided them."""
+    """Return a dict from name to shape and dtype of the tensors that losses and metrics may read. The shapes are those
+    of whole samples, even if the axis `context` divides the samples over ranks."""
     specs = {field.name: field.tensor for field in plan.data.fields}
     for graph in (plan.batch_graph, plan.graph):
         specs |= {name: graph.spec(edge) for name, edge in graph.outputs.items()}

@@ -68,8 +68,8 @@ class Optimizers:
                 group.live["lr"] = group.base_lr * factor
 
     def lr(self) -> dict[str, float]:
-        """Return a dict from the name of each parameter group in the logs to its current learning rate. It has the
-        groups of the whole model, also those of other pipeline stages."""
+        """Return a dict from the name of a parameter group, as in the logs, to its current learning rate. It has the
+        groups of all pipeline stages."""
         return {tag: base * self._factor for tag, base in self._base_lrs.items()}
 
     def switch(self, *, trains: bool) -> bool:

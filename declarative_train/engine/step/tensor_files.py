@@ -55,8 +55,8 @@ class Tensors:
                 rows.values.copy_(self.read(name, rows.first, rows.first + len(rows.values), 0))
 
     def _write_part(self, name: str, target: torch.Tensor, cut: RankCut) -> None:
-        """Write this rank's part of the tensor `name` into `target`. `cut`: which part this is. Only rows of the file
-        that contain elements of the part are read, and only a few of them at a time."""
+        """Write this rank's part of the tensor `name` into `target`, a few rows at a time. `cut`: how the tensor is
+        divided over the ranks. Rows without elements of this part are not read from the file."""
         for values, (row, *columns) in blocks_of(target, cut):
             others = tuple(slice(at, at + size) for at, size in zip(columns, values.shape[1:], strict=True))
             at_once = max(1, _READ_AT_ONCE // max(1, prod(self.shapes[name][1:])))
@@ -150,9 +150,9 @@ def round_to_storage(source: Tensors, storages: Mapping[str, StorageName]) -> Te
 
 
 def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, last: int | None) -> torch.Tensor:
-    """Return rows `first` to `last` (exclusive; None: all rows) of a parameter. `parts`: the tensors of the file, or
-    parts of them, that make up the parameter when they are stacked by rows. `source`: tensors of the file. If possible,
-    no other rows are read from the file."""
+    """Return rows `first` to `last` (exclusive; None: all rows) of a parameter that is made of several tensors stacked
+    by rows. `parts`: the tensors of the file, or parts of them. `source`: reader of the file; if possible, other rows
+    are not read."""
     found = []
     for part, a, b in _find_rows_of_parts(parts, source.shapes, first, last):
         if part.ones < 0:  # the file's tensor becomes a single row

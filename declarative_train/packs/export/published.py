@@ -82,9 +82,9 @@ def find_published_base(trained: Trained) -> Base | None:
 def write_published(
     trained: Trained, found: PublishedPlan, library: str, folder: Path, dtype: torch.dtype | None
 ) -> None:
-    """Write all files of a trained block in the format of `library`. `found`: the published model that the block
-    corresponds to. Raises ExportFailure if the library has no such model, if its config cannot describe the block, or
-    if the model differs after loading the files."""
+    """Write the trained node `found.node` as a model in the format of `library`, with all files that the library needs.
+    `found`: the published model that the node corresponds to. Raises ExportFailure if the library has no such model or
+    cannot describe this one, or if the files, when read back, differ from the model."""
     family = family_of(found.block)
     assert family is not None
     try:

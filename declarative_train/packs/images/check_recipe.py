@@ -1,5 +1,6 @@
-"""Checks of a recipe with images: fields with positions in an image that the transforms do not move, scales that are
-applied twice, and formats of boxes."""
+"""Checks of a recipe with images: fields with positions in an image that the transforms do not move, images that are
+normalised twice, and formats of boxes.
+"""
 
 from __future__ import annotations
 

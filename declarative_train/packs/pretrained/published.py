@@ -193,8 +193,8 @@ def family_of(block: str) -> Family | None:
 
 
 def _kinds(library: str, data: Mapping[str, Any]) -> Iterator[tuple[str, ModelKind]]:
-    """Yield (name, kind) for each kind of model of a library. `data`: the library's part of a family's file. Its own
-    keys, such as `config`, hold for all kinds; an entry of `models` may override them for one kind."""
+    """Yield (name, kind) for each kind of model in `data`, the section of one library in a YAML file of `families`.
+    Keys such as `config` apply to all kinds; an entry of `models` may override them for its kind."""
     for name, kind in data.get("models", {}).items():
         config, params, absent = ({**data.get(key, {}), **kind.get(key, {})} for key in ("config", "params", "absent"))
         yield (

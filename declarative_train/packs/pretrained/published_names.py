@@ -29,9 +29,9 @@ class PublishedNames:
             self._blocks[f"{node.path}."] = found.entries, found.prefix
 
     def parts(self, parameter: str) -> tuple[tuple[PartPlan, ...], str]:
-        """Return (tensors, prefix) for a parameter. `tensors`: the tensors in published files that form the parameter.
-        `prefix`: the beginning of their names, which names in files of a model without a head lack. Return ((), "") if
-        no published model has the parameter."""
+        """Return (tensors, prefix) for a parameter. `tensors`: the tensors of a published file that form the parameter.
+        `prefix`: the beginning of their names that files of a model without its head omit. Return ((), "") if no
+        published model has the parameter."""
         for node, (entries, prefix) in self._blocks.items():
             if parameter.startswith(node):
                 name = parameter.removeprefix(node)

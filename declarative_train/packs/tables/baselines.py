@@ -100,8 +100,7 @@ def _is_table(plan: Plan, one: Meaning) -> bool:
 
 
 def _inputs(plan: Plan, one: Meaning) -> list[str]:
-    """Return the names of the fields that the model reads, except the target. `one`: description of the model's output,
-    which also names its target."""
+    """Return the names of the fields that the model reads, except the field `one.field`, the target."""
     read = {edge for node in whole_graph(plan).nodes for edge in node.inputs.values()}
     return [field.name for field in plan.data.fields if field.name in read and field.name != one.field]
 

@@ -35,8 +35,8 @@ class DateField(FieldOfColumns):
     """Dates and times as float32 numbers: the time, normalised, and its position in cycles such as the year and the
     week.
 
-    A column holds dates, texts, or numbers that count from 1970. Times with an offset become UTC. The tensor has the
-    numbers of the first column, in the order of its `parts`, then those of the next column.
+    A column holds dates, texts, or numbers that count from 1970. Times with an offset become UTC. A tensor has the
+    numbers of all `parts` of the first column, then those of the next column.
     """
 
     meaning: ClassVar[tuple[str, ...]] = ("parts", "cycles", "format")

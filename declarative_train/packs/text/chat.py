@@ -364,9 +364,9 @@ def _find_answers(
 
 
 def _check_contents(given: Messages, whole: str, written: Sequence[tuple[int, int, int]]) -> None:
-    """Raise ChatError if the content of a question or answer, without reasoning, is not in the text for its message. A
-    question may also be outside the loops over messages, where some templates write the first one with the tools.
-    `whole`: the text of the dialogue. `written`: (index of the message, begin, end) of each passage."""
+    """Raise ChatError if the template leaves out the content of a question or answer (without its reasoning). A
+    question may also be outside the loops over messages, where some templates write the first one. `whole`: the text of
+    the dialogue. `written`: (index of the message, start, end) of each passage that the loops write."""
     parts: dict[int | None, str] = {}
     place = 0
     for number, begin, end in written:
@@ -395,9 +395,9 @@ def _turns(
 
 
 def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[object] | None) -> str:
-    """Return the prompt for an answer: the text that the template writes at the end of a dialogue when an answer is to
-    follow. It is the text after the template's loops over messages. If the loops write the prompt too, it is found by
-    comparing the texts with and without it."""
+    """Return the text that a chat template writes after a dialogue to ask for an answer, such as `<|assistant|>`. It is
+    the text after the template's loops over messages. If these loops write it too, it is found by comparing the texts
+    with and without it."""
     text, passages = _turns(template, given, found, schemas, answers=True)
     end = max((end for number, begin, end in passages if number is not None and end > begin), default=0)
     if 0 < end < len(text):

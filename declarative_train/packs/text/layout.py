@@ -29,8 +29,8 @@ class Pieces(NamedTuple):
 
 
 def pieces_of_texts(texts: Sequence[Sequence[int]], trained: Sequence[Sequence[bool] | None] | None = None) -> Pieces:
-    """Return the texts as Pieces. Each text becomes one piece, alone in its row. `trained`: for each text, a flag for
-    each token: whether it counts in the loss. None, for one text or for all of them: every token counts."""
+    """Return tokenized texts as Pieces, each text as one piece in a row of its own. `trained`: for each text, one flag
+    per token that says whether the token counts in the loss. None in place of flags: all tokens count."""
     import numpy as np
 
     sizes = np.asarray([len(each) for each in texts], np.int64)

@@ -1,6 +1,8 @@
-"""Packing: arrangement of several texts in samples of one length. It depends only on the lengths of the texts.
+"""Packing: arrangement of texts in samples of `length` tokens. It depends only on the lengths of the texts. A sample
+has several texts or parts of texts.
 
-A text may be cut into pieces. P pieces, W samples (windows), each of `length` tokens."""
+Shapes: P pieces (texts, or parts of a text that was cut), W samples.
+"""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ def column_of(name: str, field: TokensField) -> Column:
 
 
 def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens:
-    """Return the tokens of all rows of a token field. `skips`: a row without a text has no tokens; otherwise it is an
-    error. Raises BadSampleError and SourceError."""
+    """Return the tokens of a token field for all rows of a table. `skips`: a row without a text has no tokens;
+    otherwise such a row is an error. Raises BadSampleError and SourceError."""
     field, columns = field_of(part), part.columns
     found = field.open_tokenizer()
     texts = [column for column in columns if column.name != field.tools]
@@ -235,8 +235,8 @@ class PackedField:
 
 
 class PackedRows(Table):
-    """Table with one row for each sample of packed texts. A sample has the same texts in all fields. `source`: the
-    table of the texts. The columns of texts are decoded from tokens, only for display."""
+    """Table in which each row is one sample, packed from several texts. All fields of a row are packed from the same
+    texts. `source`: the table of the texts. `read` decodes texts from the tokens; they are only displayed."""
 
     def __init__(self, table: Table, fields: Mapping[str, tuple[FieldReader, Tokens]], chosen: np.ndarray) -> None:
         self.fields = {name: PackedField(part, tokens, chosen) for name, (part, tokens) in fields.items()}

@@ -40,7 +40,7 @@ def check(recipe: Recipe, lowered: Lowered, data: DataSpec) -> Iterator[Diagnost
 
 
 def _why_unsuited(measure: Measure, term: Term, data: DataSpec) -> tuple[str, str] | None:
-    """Return a sentence and advice if the metric does not suit the loss of the same input and target, else None."""
+    """Return (problem, advice) if a metric does not suit the loss that has the same input and target, else None."""
     metric, loss, about = measure.component.type, term.component.type, measure.component.about
     if _differ(measure, term, data):
         kind = "binary answers or classes" if about == "classes" else "numbers"

@@ -202,8 +202,7 @@ def head_is_drawn(span: Span, node: str, sizes: Mapping[str, int]) -> Diagnostic
 def describe_unmatched_rename(prefix: str, path: str, names: Sequence[str]) -> tuple[str, str]:
     """Return (problem, hint) for an entry of `rename` that matches no tensor of the file.
 
-    `prefix`: key of the entry. `path`: path of the file. `names`: names of its tensors. Both lint and the run report
-    this error, because only the run can read every file.
+    `prefix`: key of the entry. `path`: path of the file. `names`: names of the tensors in the file.
     """
     heads = list(dict.fromkeys(name.rpartition(".")[0] + "." for name in names if "." in name))
     close = nearest(prefix, heads)

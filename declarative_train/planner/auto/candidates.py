@@ -64,9 +64,9 @@ def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
 
 
 def list_divided(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
-    """Yield the modes in which ranks divide layers (`tensor`), positions of a sequence (`context`) or experts
-    (`expert`). These ranks are on one machine. An axis that does not use all GPUs is combined with fsdp or ddp, and
-    `tensor` also with `context` or a pipeline. `most_stages`: the largest possible number of pipeline stages."""
+    """Yield the candidates of `auto` with an axis `tensor`, `context` or `expert`, whose ranks are on one machine. Such
+    an axis is combined with fsdp or ddp if it does not use all GPUs; `tensor` is also combined with `context` or a
+    pipeline. `most_stages`: the largest possible number of pipeline stages."""
     layout = recipe.layout
     sizes = divisors(layout.num_gpus_per_node, 2, MOST_DIVIDED)
     for size in sizes:

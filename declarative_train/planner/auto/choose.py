@@ -141,11 +141,8 @@ def _make_fit_test(
 
 
 def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
-    """Return (kind, number of microbatches) of a candidate. Without a pipeline, the number is 0.
-
-    The estimates of candidates of one kind have similar errors. A kind is a pair: the name of the mode, and the
-    schedule of its pipeline or "".
-    """
+    """Return (kind, number of microbatches) of a candidate, where a kind is (name of the mode, schedule of its pipeline
+    or ""). The estimates of candidates of one kind have similar errors. Without a pipeline the number is 0."""
     pipeline = each.candidate.parallelism.pipeline
     schedule, number = ("", 0) if pipeline is None else (pipeline.schedule, pipeline.microbatches)
     return (each.candidate.name or each.candidate.family, schedule), number
@@ -271,8 +268,8 @@ def _reason(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict]) -> str:
 
 
 def _compare_others(best: LayoutVerdict, others: Sequence[LayoutVerdict]) -> list[str]:
-    """Return a sentence that compares the chosen candidate with the fastest of `others`. `others`: candidates of other
-    families (`Candidate.family`) that fit too."""
+    """Return one text, in a list, that compares the step time of the chosen candidate with the fastest of `others`.
+    `others`: the fitting candidates of other families (`Candidate.family`)."""
     if not others:
         return ["nothing else fits"]
     if best.step_s is None:
@@ -297,8 +294,7 @@ def _explain_skipped(simpler: Sequence[LayoutVerdict]) -> list[str]:
 
 
 def hints(judge: Judge) -> list[str]:
-    """Return a few changes of the recipe, as text; with each of them the model would fit. The list is empty if none
-    was found."""
+    """Return a few changes of the recipe, as texts; each alone would make the model fit. [] if none was found."""
     found: list[str] = []
     for way, recipe in _list_changes(judge.recipe):
         target = target_of(recipe.layout)

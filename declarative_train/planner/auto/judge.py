@@ -67,12 +67,13 @@ class LayoutVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Judge of the candidates of one recipe: the facts that all of them share, and two caches.
+    """Judge of the candidates of one recipe. It has the facts that all candidates share, and two caches.
 
-    settings   keyword arguments of `model_facts`
+    settings   keyword arguments with which it calls `model_facts`
     cuts       cache of pipeline stages; a key is (number of stages, whether the schedule splits the backward)
-    divided    cache of the facts about one rank's part of the model; a key is the sizes of `tensor`, `context` and
-               `expert`, a value None if these axes divide nothing"""
+    divided    cache of facts about the model on one rank; a key is the sizes of the axes `tensor`, `context` and
+               `expert`; the value is None if these axes divide nothing
+    """
 
     recipe: Recipe
     lowered: Lowered

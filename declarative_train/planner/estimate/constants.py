@@ -89,8 +89,8 @@ MEGATRON = replace(DEFAULT, call_s=41e-6, step_s=7e-3, error=0.145)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """Kind of device, the constants of the time model that apply to it, and the speeds of its memory and links. Speeds
-    are in bytes per second. They exist only for hardware whose figures are known."""
+    """Kind of device with its speeds and the constants of the time model. The speeds of memory and links are in bytes
+    per second, and exist only for hardware whose figures are known."""
 
     hardware: Hardware
     constants: Constants = DEFAULT

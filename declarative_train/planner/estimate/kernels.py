@@ -124,12 +124,11 @@ def divide_kernels(kernels: NodeKernels, size: int) -> NodeKernels:
 
 
 def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int, width: int) -> NodeKernels:
-    """Return the kernels of a node with those of its collectives added: one kernel for each collective in
-    `sums.forward` and `sums.backward`.
+    """Return `kernels` with one kernel added for each collective in `sums.forward` and `sums.backward`.
 
-    `size`: how many ranks take part. `devices_per_node`: how many of these ranks fit on one node. If they need several
-    nodes, all network adapters of a node are used. `width`: bytes that a ring sends per element (for an all-reduce,
-    twice the size of the dtype).
+    `size`: number of ranks that take part. `devices_per_node`: how many of these ranks fit on one node; with more
+    ranks, the traffic is divided among all network adapters of a node. `width`: bytes that a ring sends per element;
+    for an all-reduce, twice the size of the dtype.
     """
     is_far = size > devices_per_node
     share = (size - 1) / size * width / (devices_per_node if is_far else 1)

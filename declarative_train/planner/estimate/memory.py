@@ -1,15 +1,15 @@
-"""Memory of a step on each device, by category, computed from shapes. It is used for the candidates of `auto`, which
+"""Memory of a step on each device, by category, estimated from shapes. It is used for the candidates of `auto`, which
 are too many to trace, and for plans that cannot be traced.
 
-Parameters, gradients and optimizer state follow from shapes. With fsdp a device holds its shards of the gradients, or
-whole gradients if they are kept over several microbatches and reduced once a step. fsdp gathers two units at a time
-(the current and the next one), and in a pipeline the whole stage. In other modes, forward and backward read
-half-precision copies of the parameters. A rank of a pipeline has receive buffers for a whole step, as in torch's
-stages.
+Parameters, gradients and optimizer state follow from shapes. With fsdp a device holds its shards of the gradients. It
+holds whole gradients if they are accumulated over several microbatches and reduced once a step. fsdp gathers the
+parameters of two units at a time, and in a pipeline those of the whole stage. In other modes, forward and backward read
+half-precision copies of the parameters. A pipeline rank has receive buffers for a whole step, as in torch.
 
-Activations are counted from shapes and scaled by a trace of the same model (`MemoryScale`). The scale accounts for
-mixed precision, the loss, and the results that layers keep inside. Without a trace the loss is assumed to be a cross
-entropy: it needs three times its input in float32, and one third of this waits for the backward."""
+Activations are counted from shapes and scaled by a trace of the same model (`MemoryScale`), which includes mixed
+precision, the loss, and results that layers keep inside. Without a trace, the loss is assumed to be a cross entropy: it
+needs three times the bytes of its input in float32, and keeps a third of them until the backward.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +146,8 @@ def _count_reduced(part: DevicePart, model: ModelFacts, placement: Placement) ->
 
 
 def _count_per_unit(part: DevicePart, model: ModelFacts) -> list[int]:
-    """Return how many parameter elements each unit (repeated block) of a part has, in ascending order."""
+    """Return the number of parameter elements in each unit (repeated block) of a device's part of the model, in
+    ascending order."""
     return sorted(model.share(name, 1).weights for name in _unit_names(part, model))
 
 

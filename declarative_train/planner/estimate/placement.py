@@ -137,9 +137,9 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
 
 
 def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
-    """Return two groups of devices. The devices of the first group divide each parameter among them. The devices of the
-    second group have the same shard of each parameter, and average its gradients. `num_copies`: number of copies of the
-    whole mesh, which average gradients too."""
+    """Return two groups of devices: those that divide each parameter among them, and those that have the same shard of
+    each parameter and average its gradients. `num_copies`: number of copies of the whole mesh, which average gradients
+    too."""
     inner, expert = size_of(mesh, "context", "tensor"), size_of(mesh, "expert")
     shards, replicas = size_of(mesh, "shard"), size_of(mesh, "replicate") * num_copies
     if any(axis.name == "shard" for axis in mesh):
@@ -168,8 +168,8 @@ def candidate_parts(
 
 
 def in_flight(row: Sequence[str], stage: int) -> int:
-    """Return the largest number of microbatches that are between the forward and the backward of a stage. `row`: the
-    actions of the stage's rank, as cells of the schedule grid."""
+    """Return the largest number of microbatches that have had their forward, but not their backward, on a stage at the
+    same time. `row`: the actions of the stage's rank in their order, such as `["0F0", "0F1", "0B0"]`."""
     most = now = 0
     for cell in row:
         for action in cell.split("+"):

@@ -115,11 +115,11 @@ class _Divider:
     def divide(
         self, graph: Graph, prefix: str, inputs: Mapping[str, TensorSpec]
     ) -> tuple[Graph, dict[str, TensorSpec]]:
-        """Return the graph with the sizes on one rank, and a dict from name to spec. The dict has the outputs of the
-        graph that are divided over ranks, with their specs on one rank. Outputs that every rank has whole are left out.
+        """Return the graph with the sizes that it has on one rank, and {name: spec on one rank} of its divided outputs.
+        Outputs that every rank has whole are not in this dict.
 
-        `prefix`: path of the graph with a dot at the end, or "". `inputs`: a dict of the same form for the divided
-        inputs of the graph.
+        `prefix`: path of the graph with a dot at the end, or "". `inputs`: {name: spec on one rank} of the divided
+        inputs.
         """
         known: dict[Edge, TensorSpec] = graph.specs()
         divided: dict[Edge, TensorSpec] = dict(inputs)

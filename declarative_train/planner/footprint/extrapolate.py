@@ -24,8 +24,8 @@ FEW = 3  # copies: the first, one in the middle, the last
 
 
 class UnevenError(Exception):
-    """Error: two traces, with shorter and longer chains of blocks, cannot be matched. Apart from the operations of the
-    additional blocks, they have different operations."""
+    """Error: two traces of a step with different numbers of blocks cannot be matched, because they differ by more than
+    the operations of the additional blocks."""
 
 
 Passes = tuple[tuple[str, ...], ...]
@@ -59,11 +59,11 @@ def memory_trace(live: LiveBytes) -> MemoryTrace:
 
 
 def extrapolate(base: MemoryTrace, longer: Sequence[MemoryTrace], copies: Sequence[int]) -> Any:
-    """Return the live bytes of a step with more copies of blocks, extrapolated from traces with few copies. The result
-    is a float array (operations of `base`, classes of memory).
+    """Return the live bytes after each operation of a step of a model with many copies of its blocks, extrapolated from
+    traces with few copies. The result is a float array (operations of `base`, classes of memory).
 
-    `base`: trace with `FEW` copies in each chain. `longer[i]`: trace with one more copy in chain i only. `copies[i]`:
-    the wanted number of copies in chain i. Raises UnevenError.
+    `base`: trace with `FEW` copies in each chain of blocks. `longer[i]`: trace with one more copy in chain i only.
+    `copies[i]`: number of copies that chain i has in the model. Raises UnevenError.
     """
     found = base.bytes.astype(np.float64)
     for course, number in zip(longer, copies, strict=True):

@@ -117,8 +117,8 @@ class Forecast:
 
 
 def _without_irrelevant(plan: Plan) -> Plan:
-    """Return the plan without the values that do not affect a step, such as its name, so that plans with the same step
-    are equal and share an entry of the cache."""
+    """Return the plan without values that do not affect a step, such as its name. Plans with the same step are then
+    equal, and share an entry of the cache."""
     layout = replace(plan.layout, hardware=None)
     nothing: dict[str, Any] = {"meta": {}, "settings": {}, "memory": (), "estimate": None, "choice": None}
     nothing |= {"overrides": (), "recipe": {}, "files": (), "not_traced": ""}
@@ -194,11 +194,11 @@ def _fewer_microbatches(plan: Plan) -> list[Plan]:
 
 
 def extrapolate_microbatches(tried: list[Found], number: int, numbers: list[int]) -> Found | None:
-    """Return the live bytes at the peak of a step with `number` microbatches: a dict from pipeline position to the
-    bytes by class. They are extrapolated from three traces with fewer microbatches. Return None if memory does not grow
+    """Return the live bytes by class at the peak of a step with `number` microbatches, as a dict from pipeline
+    position. They are extrapolated from three traces with fewer microbatches. Return None if memory does not grow
     linearly.
 
-    `tried`: the three traces. `numbers`: the number of microbatches in each of them.
+    `tried`: the three traces. `numbers`: number of microbatches in each of them.
     """
     found: Found = {}
     for place in tried[0]:
@@ -290,11 +290,11 @@ def _are_chunks_alike(layout: LayoutPlan) -> bool:
 
 
 def _few(plan: Plan, runs: list[CopyChain]) -> list[int]:
-    """Return, for each chain in `runs`, how many of its copies to trace.
+    """Return how many copies of each chain of blocks in `runs` to trace.
 
-    The copies form groups whose memory is equal. A group is one block. But if only every n-th block is recomputed, a
-    group is n consecutive blocks, because a recomputed block needs other memory than the others. `FEW` groups are
-    traced, and as many single copies as are left over when the whole chain is divided into groups.
+    If every block is recomputed or none, all copies need equal memory, and `FEW` copies are traced. If only every n-th
+    block is recomputed, groups of n consecutive copies need equal memory. Then `FEW` groups are traced, and also the
+    copies that are left over when the chain is divided into groups of n.
     """
     alike = plan.training.recomputation.every
     return [FEW * alike + len(run.paths) % alike for run in runs]

@@ -189,8 +189,8 @@ def tensors_in(found: Any) -> Iterator[torch.Tensor]:
 
 @contextmanager
 def count_resizes(live: LiveBytes) -> Iterator[None]:
-    """Within the `with` block, tell `live` of each storage that is resized. `fully_shard` frees gathered parameters by
-    resizing, so the count would be wrong otherwise."""
+    """Count in `live` each storage that is resized inside the `with` block. `fully_shard` frees gathered parameters by
+    resizing their storages."""
     resize = torch.UntypedStorage.resize_
 
     def note_resize(storage: Any, size: Any) -> Any:

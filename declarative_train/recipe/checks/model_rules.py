@@ -250,11 +250,12 @@ def _layers(scope: Scope) -> Iterator[LayerNode]:
 
 
 def _walk(frame: _Frame, wire: Wire) -> Iterator[tuple[_Frame, str, LayerNode | ExpressionNode]]:
-    """Yield (graph, output, node) for each layer and expression on which the value of `wire` depends. `graph`: the
-    graph that contains the node. `output`: the output of the node that is used.
+    """Yield (graph, output, node) for each layer and expression on which the value `wire` depends. `graph`: the graph
+    that contains the node. `output`: the output of the node on which `wire` depends.
 
-    The name `balance` has a special meaning. An output `balance` depends only on an input `balance` of the same node.
-    Any other output depends on all inputs except `balance`."""
+    An output `balance` (a balance loss) depends only on the input `balance` of its node. Any other output depends on
+    all inputs except `balance`.
+    """
     waiting, seen = [(frame, wire)], set[tuple[str, Wire]]()
     while waiting:
         frame, wire = waiting.pop()
@@ -314,9 +315,8 @@ def _is_causal(node: LayerNode) -> bool:
 
 
 def _is_of(node: LayerNode, types: frozenset[str]) -> bool:
-    """Return True for an activation, and for a layer whose type is in `types`. A layer of these types does not count if
-    its key `num_dims` is above 1: it then computes over several dimensions, not only over the features of one position.
-    """
+    """Return whether a node is an activation, or a layer of one of `types`. A layer that computes over several
+    dimensions (key `num_dims` above 1), not only over the features of one position, does not count."""
     if node.layer.type in types:
         return getattr(node.layer, "num_dims", 1) == 1
     from declarative_train.components.layers.activations import Activation  # imported when a recipe names it

@@ -76,8 +76,7 @@ class RequestedInputs(NamedTuple):
 
 def read_requested(node: Mapping) -> tuple[RequestedInputs, list[Diagnostic]]:
     """Return the references in `input` and `inputs` of a node, and errors. A reference with an error is None. `node`:
-    the keys of the node, rendered.
-    """
+    the keys of the node, after templates were rendered."""
     one, many = node.entry("input"), node.entry("inputs")
     if one is not None and many is not None:
         return RequestedInputs((None,)), [input_and_inputs(many.key.span, one.key.span)]

@@ -48,9 +48,9 @@ class LayerNode(_Node):
 
 @dataclass(frozen=True, slots=True)
 class ExpressionNode(_Node):
-    """Tensor expression in a graph. `inputs`: {reference in the text (`mu`, `lstm.hidden`): wire}. `scalar`: the text,
-    rendered, with its place in the recipe.
-    """
+    """Tensor expression in a graph. `inputs`: dict from a reference in the expression (`mu`, `lstm.hidden`) to the
+    value (Wire) that it means. `scalar`: the text of the expression after templates were rendered, with its place in
+    the recipe."""
 
     expression: Expression
     scalar: Scalar
@@ -113,11 +113,13 @@ def term_of(node: ModelNode) -> Term | None:
 
 
 class Scope(NamedTuple):
-    """Graph of the model, or of a block: nodes in an order in which each follows the nodes that it reads.
+    """Graph of the model or of a block. Each node comes after the nodes that it reads.
 
-    `inputs`: for the model, the fields that nodes read; for a block, its connected inputs. `outputs`: {name: wire}.
-    `units`: paths of the parts of the model that are sharded and compiled one by one; () for a block. The units are the
-    copies of the outermost `repeat`s; without a `repeat`, the top-level layers and blocks (docs/decisions.md, Q36)."""
+    inputs    for the model, the fields that nodes read; for a block, its connected inputs
+    outputs   dict from the name of an output to the value (Wire) that it returns
+    units     for the model, paths of the parts that are sharded and compiled one by one: the copies of the outermost
+              `repeat`s or, without a `repeat`, the top-level layers and blocks (docs/decisions.md, Q36); () for a block
+    """
 
     inputs: tuple[str, ...]
     nodes: tuple[ModelNode, ...]

@@ -1,8 +1,8 @@
 """Section `parallelism`: how the ranks share the work, as a product of axes. A word such as `ddp` is short for a common
 product.
 
-`Axes` and `Dp` can be run; the planner replaces `Auto` by one of them. The mesh is computed only here: later code uses
-the axes, not the word.
+The planner replaces `Auto` by `Axes` or `Dp`, which can be run. Only this module turns axes into a mesh; later code
+does not use the word.
 """
 
 from math import prod
@@ -122,13 +122,12 @@ class Axes(Section):
 
     @property
     def word(self) -> str | None:
-        """Word that has the same meaning as these axes when it is the value of `parallelism`, such as `fsdp`. None if
-        there is no such word."""
+        """Value of `parallelism` that is short for these axes, such as `fsdp`; None if there is no such word."""
         return self.mode if self == of_word(self.mode) else None
 
     def with_defaults(self) -> Self:
-        """Return a copy in which `data.reshard` is set, to its default if the recipe omits it. Return these axes
-        unchanged if the key would have no effect: if parameters are not sharded, or if there is a pipeline."""
+        """Return a copy in which `data.reshard` has a value: that of the recipe, or the default. Return the axes
+        unchanged if parameters are not sharded or there is a pipeline, because the key then has no effect."""
         if self.data is None or self.reshard is None or self.pipeline is not None:
             return self
         return self.model_copy(update={"data": self.data.model_copy(update={"reshard": self.reshard})})

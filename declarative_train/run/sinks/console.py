@@ -1,12 +1,12 @@
 """Sink that prints events to the terminal: a summary of the run, a progress bar, a row per epoch, and how the run
 ended.
 
-The result itself is printed on standard output by the command that started the run (`app/views/result.py`), after all
-events.
+Without a terminal the sink prints plain lines; with `quiet`, only warnings. The result of the run is printed later, by
+the command that started the run (`app/views/result.py`).
 
-Without a terminal the sink prints plain lines; with `quiet`, only warnings. The training loop itself draws the bar, at
-most ten times a second, from numbers that are already on the host. So the bar needs neither a synchronisation nor a
-second thread."""
+The training loop itself draws the bar, at most ten times a second, from numbers that are already on the host. So the
+bar needs neither a synchronisation nor a second thread.
+"""
 
 from __future__ import annotations
 

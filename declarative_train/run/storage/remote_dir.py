@@ -46,11 +46,12 @@ def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) ->
 
 
 def fetch_run(remote: str, name: str, runs: Path, folder: Path | None = None) -> str | None:
-    """Copy a run from `remote`, which is the recipe's `logging.dir`, to this machine. Do not copy it if its event file
-    here is at least as large as the one at `remote`. Return a notice if the run was copied, otherwise None.
+    """Copy a run of the recipe `name` from a URL to this machine, unless its event file here is at least as large as
+    there. Return a notice if the run was copied, otherwise None.
 
-    `folder`: the run's folder on this machine. If it is None, the newest run of the recipe `name` is copied to a folder
-    below `runs`. Raises the exceptions of the store's client."""
+    `remote`: URL in the recipe's `logging.dir`. `folder`: the run's folder on this machine; None: copy the newest run
+    of the recipe to a folder below `runs`. Raises the exceptions of the store's client.
+    """
     fs, base = file_system(f"{remote.rstrip('/')}/{name}")
     fs.invalidate_cache()
     if not fs.exists(base):
@@ -116,9 +117,9 @@ class Mirror:
         self._next_s: dict[str, float] = {}
 
     def copy(self, *, has_ended: bool = False) -> None:
-        """Copy new and changed files to the URL. Remove files there that were copied and no longer exist here.
-        `has_ended`: the run has ended. This is reported at the URL, and files whose copying takes long are not put off
-        any more. Raises the exceptions of the store's client."""
+        """Copy new and changed files to the URL, and remove copies of files that no longer exist here. A file that
+        takes long to copy is copied less often. `has_ended`: the run has ended; copy all files, and record the end at
+        the URL. Raises the exceptions of the store's client."""
         present = dict(self._files())
         for name, stamp in present.items():
             begun_s = time.monotonic()

@@ -113,9 +113,9 @@ def _values(table: Table, column: str, rows: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _header(value: Any, column: Column, field: ImageField) -> tuple[tuple[int, int], str]:
-    """Return the size (width, height) and Pillow's mode of one picture, from the header of its file. `value`: the
-    file's path or bytes. It may also be an OSError from an earlier attempt to read the file; this error is then raised.
-    Raises OSError and MissingPackageError."""
+    """Return the size (width, height) and Pillow's mode of one picture, from the header of its file. `value`: path or
+    bytes of the file; or an OSError from an earlier attempt to read it, which is raised. Raises OSError and
+    MissingPackageError."""
     try:
         Image = pillow_image()
     except ImportError:

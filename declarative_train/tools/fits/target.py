@@ -1,5 +1,6 @@
-"""Recipe for the folder of a published model, generated from its config.json alone. It has synthetic data of the right
-shapes, the model as a block of dtrain or as a node of its library, and one of four tasks."""
+"""Recipe for the folder of a published model, generated from its config.json alone. It has synthetic data that fit the
+model, one of four tasks, and the model as a block of dtrain or as a node of its library.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Places:
         return types.Range(start=start, end=max(start, end, key=lambda each: (each.line, each.character)))
 
     def offset(self, position: types.Position) -> int:
-        """Return the index in the text of a position of the protocol."""
+        """Return the index in the text of a position that the editor sent (line and column, from 0)."""
         line = position.line + 1
         units, column = 0, 1
         for character in self.lines.line(line):

@@ -223,7 +223,6 @@ def _outline(node: Node, path: Path, file: str) -> Iterator[Entry]:
 
 
 def _is_block(path: Path) -> bool:
-    """Return whether a path is the path of a block or of the graph of a block."""
     return path[:2] == ("model", "blocks") and (len(path) == 3 or (len(path) == 4 and path[3] == "graph"))
 
 

@@ -57,9 +57,9 @@ def visible_gpus() -> list[str]:
 
 
 def _assign_cores(at: int, count: int, ranks: int) -> DeviceSlot:
-    """Return slot number `at` of `count` slots, which divide the cores of this machine equally. The slot may use all
-    cores if it is the only one, or if there are fewer cores than slots. `ranks`: number of ranks in a slot. The threads
-    of each rank are the slot's cores divided by `ranks`, unless the user set OMP_NUM_THREADS."""
+    """Return slot number `at` of `count` slots, among which the cores of this machine are divided equally. A single
+    slot has all cores and sets no limits. `ranks`: number of ranks in a slot. The cores of a slot are divided among its
+    ranks as threads, unless the user set OMP_NUM_THREADS."""
     cores = own_cores()
     share = len(cores) // count
     if count == 1:

@@ -47,8 +47,9 @@ class Recorded:
 def compare_with_run(plan: Plan, run: Record, *, step: int | None = None, device: Device | None = None) -> Verified:
     """Run the first steps of a plan again and compare them with an earlier run. Raises DtrainError.
 
-    `step`: the last step to run. None: the last step up to 20 for which `run` has a record or a checkpoint, or the
-    first such step if all are later. `device`: where to run. None: GPUs if there are enough, else the CPU."""
+    `step`: the last step to run. None: the last of the first 20 steps that has a record or a checkpoint in `run`; if
+    none has, the first later step with one. `device`: where to run. None: GPUs if there are enough, else the CPU.
+    """
     earlier = _read(Path(run.folder))
     within = [each for each in earlier.steps if each <= MOST_STEPS] or earlier.steps[:1]
     if not within:

@@ -309,8 +309,8 @@ class _Comparer:
 
 
 def _collective_of_node(plan: Plan, path: str) -> str:
-    """Return a text on the communication between ranks on which the output of a node depends, or "" if there is
-    none."""
+    """Return a text that names the communication between ranks that produces the input or output of a node, or "" if
+    there is none."""
     layout, found = plan.layout, []
     cuts = layout.cuts
     if cuts is not None and path in cuts.nodes:

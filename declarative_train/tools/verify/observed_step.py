@@ -1,5 +1,6 @@
-"""Training step of a verification, as each process runs it. One process runs the step and writes it to files. Then the
-ranks of the requested mode run the same step and compare it with these files."""
+"""Training step of a verification. A single process runs it and writes its values to files. Then the ranks of the
+requested mode run the same step, and compare their values with the files.
+"""
 
 from __future__ import annotations
 
@@ -207,8 +208,8 @@ class _Observer:
         }
 
     def totals(self, result: StepResult) -> tuple[list[float], list[float]]:
-        """Return two lists, with one number for each loss term. In the first, the number is the count of items by which
-        the term's sum is divided. In the second, it is the term's sum on this rank."""
+        """Return (counts, sums), with one number for each loss term. A sum is that of the items on this rank; the count
+        by which it is divided is that of all ranks."""
         counts = result.counts.tolist() if isinstance(result.counts, torch.Tensor) else list(result.counts)
         sums = [sum(float(value) for value in term) for term in zip(*result.sums, strict=True)]
         return [float(each) for each in counts], sums
@@ -261,9 +262,9 @@ class Recorder(_Observer):
 
 
 class Comparer(_Observer):
-    """Observer of a rank. It compares the rank's part of the step with the files that the single process wrote. After
-    comparing a gradient, it replaces the gradient by that of the single process. So the rank and the single process
-    compute their updates from equal gradients."""
+    """Observer of a rank. It compares the rank's part of a step with the files of a single process that ran the same
+    step. After comparing a gradient, it replaces the gradient by that of the single process, so that both compute their
+    updates from equal gradients."""
 
     def __init__(self, folder: Path, engine: Engine, batches: Sequence[Batch], rank: int) -> None:
         super().__init__(folder, engine, batches)

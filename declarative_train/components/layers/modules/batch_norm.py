@@ -223,7 +223,7 @@ class _NormaliseAcross(torch.autograd.Function):
 
 
 def adopt_batch_norms(module: nn.Module) -> None:
-    """Turn torch's batch normalisations in `module` into `BatchNormModule`, in place. The group of each is then the
+    """Turn torch's batch normalisations in `module` into `BatchNormModule`, in place. Each then normalises over a
     microbatch: all samples that one forward has on one rank.
 
     Only the class of each module changes; names, tensors, hooks and references stay. Three kinds are not changed:

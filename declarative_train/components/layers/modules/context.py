@@ -12,10 +12,9 @@ from declarative_train.components.layers.modules.divided import Peers, exchange
 
 
 class ContextRanks:
-    """Ranks of the `context` axis, over which the positions of every sequence are divided. Each rank has two chunks of
-    each sequence. Sequences of different batches may have different lengths. `in_ring`: how attention gets the keys of
-    other ranks. True: the keys are sent from rank to rank. False: each rank gathers all keys at once.
-    """
+    """Ranks of the `context` axis: each has two ranges of positions of every sequence. The length of the sequences may
+    differ from batch to batch. `in_ring`: how attention gets the keys of other ranks. True: keys are sent from rank to
+    rank. False: each rank gathers all keys at once."""
 
     def __init__(self, peers: Peers, *, in_ring: bool = False) -> None:
         self._peers, self.in_ring = peers, in_ring

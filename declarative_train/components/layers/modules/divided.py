@@ -157,10 +157,9 @@ def set_cuts(part: nn.Module, cuts: Mapping[str, RankCut], made: dict[Tensor, nn
 
 
 def cut_parameters(model: nn.Module, cuts: Mapping[str, RankCut]) -> None:
-    """Replace parameters of `model`, which is on the meta device, by the parts that this rank holds. `cuts`: full
-    parameter name -> how the parameter is divided. Modules that the model does not have, such as those of other
-    pipeline stages, are ignored.
-    """
+    """Replace parameters of `model`, which is on the meta device, by the parts that this rank holds. `cuts`: dict from
+    the full name of a parameter to how it is divided. Parameters that the model does not have, such as those of other
+    pipeline stages, are ignored."""
     by_owner: dict[str, dict[str, RankCut]] = {}
     modules, made = dict(model.named_modules()), dict[Tensor, nn.Parameter]()
     for name, cut in cuts.items():

@@ -96,9 +96,8 @@ class MoeModule(nn.Module):
         self.pending = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Make the module compute only a part of the hidden features of each expert, the part of this rank. The caller
-        replaces the parameters by the rows and columns of these features.
-        """
+        """Make the module compute only some of the hidden features of each expert, those of this rank. The caller
+        replaces the parameters by the rows and columns of these features."""
         self.ranks, self.experts.hidden = ranks, self.experts.hidden // ranks.size
         self.experts.num_parts = ranks.size
 

@@ -106,11 +106,11 @@ def cast_parameters(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | Non
 
 
 def unify_format(x: Tensor) -> Tensor:
-    """Return `x`. If it has only one row, it is first brought to torch's default memory format (contiguous). Its
-    gradient then has the same format.
+    """Return `x`; if it has only one row, in torch's default memory format (contiguous), so that its gradient has the
+    same format.
 
-    With one row, any stride of the batch dimension is valid. If `x` is in channels-last format and its gradient is not,
-    or the reverse, torch's CPU kernel of batch norm reads one of the two in the wrong order (torch 2.13; the error is
-    as large as the gradient). Instance norm has the same problem: torch computes it as batch norm over a single row.
+    With one row, a tensor can have the strides of both formats. If `x` is in channels-last format and its gradient is
+    not, or the reverse, torch's CPU kernel of batch norm reads one of them in the wrong order (torch 2.13). Instance
+    norm has the same problem: torch computes it as batch norm over a single row.
     """
     return x.reshape(-1).view(x.shape) if x.shape[0] == 1 and x.dim() > 2 else x

@@ -51,9 +51,8 @@ AT_ONCE = 1 << 24
 
 
 class Packed(nn.Module):
-    """Number format of a packed weight; for nf4 also the table that unpacks it. A module with a packed weight has this
-    object in its attribute `packed`, and the weight in its parameter `weight`.
-    """
+    """Number format of a weight that is packed into bytes; for nf4 also the table that unpacks it. The module that has
+    the weight stores this object as `packed`, and the packed weight as the parameter `weight`."""
 
     pairs: Tensor
 

@@ -61,19 +61,17 @@ class SampleMeanModule(nn.Module):
         return means.repeat_interleave(size, 0)[:rows].reshape(x.shape).to(x.dtype)
 
     def take_pending(self) -> Tensor:
-        """Return the sums over all groups since the last call, and start new sums. The vector has the sum of the
-        groups' means, then the number of groups.
-        """
+        """Return a vector with the sum of the means of all groups since the last call, then the number of these groups.
+        Start a new sum."""
         pending, self.pending = self.pending, None
         return self.running_mean.new_zeros(self.running_mean.numel() + 1) if pending is None else pending
 
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[SampleMeanModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Store in each module the mean over all groups of a step. Evaluation uses this mean. `pending`: for each
-        module, the vector of `take_pending`, added up over the ranks. A module is not changed if its vector counts no
-        group. No module is changed if `finite` is false, because the step was skipped.
-        """
+        """Store in each module the mean over all groups of samples in a step, for use in evaluations. `pending`: for
+        each module, the vector of `take_pending`, summed over the ranks. `finite`: if false, no module is changed,
+        because the step is skipped. A module whose vector counts no group is not changed either."""
         for module, part in zip(modules, pending, strict=True):
             moves = part[-1] > 0 if finite is None else (part[-1] > 0) & finite
             new = (part[:-1] / part[-1].clamp(min=1)).view_as(module.running_mean)

@@ -1,5 +1,5 @@
-"""Functions that compute metrics of the order of a row's labels by score. Also the accumulator of the Matthews
-correlation coefficient.
+"""Functions that compute ranking metrics from labels sorted by score, and the accumulator of the Matthews correlation
+coefficient.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Converters for language models: activations, rotary positions, windows."""
+"""Converters for published language models, between the config and the params of a block: activations, rotary positions
+and attention windows.
+"""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ def _read_labels(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _write_labels(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
-    """Return the config with the number of classes in `params`. The names of classes are kept if the config has exactly
-    this number of names."""
+    """Return `config` with names for `params["out_features"]` classes. Names in `config` are kept if there are as many;
+    otherwise the names are `LABEL_0`, `LABEL_1` and so on."""
     count = params["out_features"]
     if not isinstance(count, int) or len(config.get("id2label") or ()) == count:
         return dict(config)

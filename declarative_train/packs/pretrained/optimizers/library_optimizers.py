@@ -69,7 +69,7 @@ _BLOCK, _LEAST = 256, 4096  # numbers with one scale; smaller parameters have a 
 
 class Adamw8bit(_LibraryOptimizer):
     """AdamW whose two running averages have 8 bits per number. Its state needs a quarter of the memory of adamw's. Each
-    block of 256 numbers has one scale.
+    block of 256 numbers has one scale factor.
 
     Dettmers et al., https://arxiv.org/abs/2110.02861, by the package torchao (extra `torchao`). Parameters with fewer
     than 4,096 numbers, or a number of them that is not a multiple of 256, have float32 averages. A rank needs whole

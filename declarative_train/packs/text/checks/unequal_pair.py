@@ -41,9 +41,13 @@ _LIKELIHOODS = {"packed_log_likelihood", "sequence_log_likelihood"}
 
 
 class _Side(NamedTuple):
-    """Input of a loss, and what it is computed from. `fields`: names of fields. `nodes`: names of the nodes with
-    parameters. `trained`: those of these nodes that the loss trains through this input. `kind`: block and output that
-    give the input, such as `sequence_log_likelihood:sum`."""
+    """Input of a loss (one of the two), and the fields and nodes from which it is computed.
+
+    fields    names of the fields
+    nodes     names of the nodes that have parameters
+    trained   those of `nodes` that the loss trains through this input
+    kind      type and output of the block that gives the input, such as `sequence_log_likelihood:sum`
+    """
 
     wire: Wire
     fields: frozenset[str]

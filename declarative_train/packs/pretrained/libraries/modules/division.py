@@ -1,14 +1,14 @@
 """Division of a model of transformers over the ranks of the axes `tensor` and `expert`. The library has plans for the
-model's class: `tp_plan` and `ep_plan`, made of `base_model_tp_plan` and `base_model_ep_plan`. A plan gives each module
-or parameter that is divided a style, by its name.
+model's class: `tp_plan` and `ep_plan`. A plan maps the name of a module or parameter to its style, the way in which it
+is divided.
 
-Modules of one layer that work together (attention, a feed-forward network) are a group: either all of them are divided
-or none. For example, a projection to heads is only divided if the projection from heads is. Tied parameters are divided
-in the same way.
+Modules of one layer that work together (attention, a feed-forward network) are a group: all of them are divided, or
+none. For example, the projection to the heads is divided only if the projection from the heads is. Tied parameters are
+divided in the same way.
 
-The division is tried on tensors without values. If the library's code cannot compute a group in parts, the group stays
-whole. An undivided norm or activation may read only this rank's part of the features. Then the ranks sum the gradients
-of its parameters, even if the plan does not name it.
+The division is tried on tensors without values. A group that the library's code cannot compute in parts stays whole. An
+undivided norm or activation may read only this rank's part of the features; then the ranks sum the gradients of its
+parameters.
 """
 
 from __future__ import annotations
@@ -281,8 +281,8 @@ class _Part:
         self._module: Any = model.get_submodule(path)
 
     def cut(self, style: str) -> LayerCut:
-        """Return how the submodule is divided in the library's style `style`. Raises _WholeError if it must stay
-        whole."""
+        """Return how the ranks divide this submodule. `style`: the library's word for the division, such as `colwise`.
+        Raises _WholeError if the submodule cannot be divided."""
         if style not in _STYLES:
             raise _WholeError(f"the library's plan has the style `{style}` for `{self._path}`, which is not supported")
         return _STYLES[style](self)

@@ -16,8 +16,8 @@ class ScheduleFreeAdamw(AdamWScheduleFree):  # type: ignore[misc]
     the state of each parameter."""
 
     def step(self, closure: Any = None) -> Any:
-        """Update the parameters by one step. Then copy _NUMBERS from the parameter groups into the state of each
-        parameter. Return the result of `closure`, as torch's optimizers do."""
+        """Update the parameters by one step and return the result of `closure`. Then copy _NUMBERS from the parameter
+        groups into the states of the parameters, so that checkpoints contain them."""
         loss = super().step(closure)
         for group in self.param_groups:
             numbers = {name: group[name] for name in _NUMBERS}
