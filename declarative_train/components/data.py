@@ -84,8 +84,8 @@ class Table(ABC):
 
     @property
     def original(self) -> "Table":
-        """Table of the rows as they are in the files. If this table was computed from another one, for example tokens
-        from texts, it is that other table. Otherwise it is this table itself."""
+        """Table of the rows as they are in the files. For a table that was computed from another one, such as tokens
+        from texts, it is that other table; otherwise it is this table itself."""
         return self
 
     def unread(self) -> "Iterator[tuple[str, str, str]]":

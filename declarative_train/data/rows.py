@@ -176,8 +176,8 @@ class RowShare(SetRows):
         return int(self.counts[-1])
 
     def before(self, rows: np.ndarray) -> np.ndarray:
-        """Return, for each entry of `rows`, how many rows of the set come before that row of the table. Each entry must
-        be the first row of a block, or the end of the last block."""
+        """Return, for each of the row numbers `rows`, how many rows of the set have a smaller number. Each row number
+        must be that of the first row of a block, or the end of the last block."""
         found: np.ndarray = self.counts[np.searchsorted(self.starts, np.minimum(rows, self.starts[-1]))]
         return found
 

@@ -89,8 +89,8 @@ def _problem(recipe: Recipe, data: DataSpec, field: FieldSpec, target: FieldSpec
 
 
 def _find_fields(scope: Scope, wire: str) -> frozenset[str]:
-    """Return the names of the fields from which a wire (a value in the model graph) is computed by expressions. Return
-    an empty set if a layer takes part in the computation."""
+    """Return the names of the fields from which a wire (a value in the model graph) is computed by expressions alone.
+    Return an empty set if a layer takes part in the computation."""
     name, colon, _ = wire.partition(":")
     if not colon:
         return frozenset({name})

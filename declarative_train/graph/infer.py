@@ -403,8 +403,8 @@ def _join(path: str, inner: str) -> str:
 
 
 def _with_param_name(node: LayerNode, shape_error: ShapeError) -> ShapeError:
-    """Return the error with the key that the user wrote. This matters for a layer in a block: if a param of the block
-    sets the layer's key, the message names the param in place of the layer's key."""
+    """Return the error with the key that the user wrote: if a param of the block sets the layer's key, the message
+    names the param in place of the key."""
     param = node.params.get(shape_error.field or "")
     if param is None:
         return shape_error

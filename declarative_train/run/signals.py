@@ -33,8 +33,8 @@ LOOK_S = 0.05
 
 
 class Saving:
-    """Times at which checkpoints are saved, in seconds of `time.monotonic`. `since_s`: start of the current save, or
-    None. `ended_s`: end of the last save."""
+    """Times of the saves of checkpoints, in seconds of `time.monotonic`. `since_s`: start of the current save, or None.
+    `ended_s`: end of the last save."""
 
     def __init__(self) -> None:
         self.since_s: float | None = None

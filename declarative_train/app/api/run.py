@@ -85,7 +85,7 @@ class Run:
     @property
     def epochs(self) -> Table:
         """Table with a row for each epoch: the training means, and the results of the evaluations at the end of the
-        epoch. Its type is that of `metrics`."""
+        epoch. It is a pandas DataFrame or a pyarrow Table, as for `metrics`."""
         return as_table(epoch_rows(self.events))
 
     def trained(self, *, plugins: bool = True) -> Trained:

@@ -218,9 +218,8 @@ def _rows_of(x: TensorSpec) -> int:
 
 
 def _rows_by_column(x: TensorSpec) -> tuple[int, ...]:
-    """Return, for each column of `x`, how many rows an embedding table needs for its values: the greatest value plus 1.
-    A column is an entry of the last dimension.
-    """
+    """Return, for each column of `x` (entry of its last dimension), how many rows an embedding table for its values
+    needs: the greatest value plus 1."""
     columns = x.intervals or ((0, 0),)
     wide = columns if not x.shape or len(columns) == x.shape[-1] else columns * x.shape[-1]
     return tuple(max(int(high), 0) + 1 for _, high in wide)

@@ -22,7 +22,8 @@ _READING = ("Y", "M", "T")  # codes of errors after which there is no value that
 
 
 def arrange(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics sorted by position and code, without duplicates, and filtered by `without_echoes`."""
+    """Return the diagnostics sorted by position and code, without duplicates and without mere consequences of others
+    (`without_echoes`)."""
     unique = {(d.code, d.span, d.message): d for d in diagnostics}
     kept = without_echoes(unique.values())
     return sorted(kept, key=lambda d: (d.span, d.code, d.message))

@@ -152,8 +152,8 @@ class ByteTable(Table):
         return found
 
     def _fetch(self, file: int, rows: np.ndarray) -> np.ndarray:
-        """Return some rows of file number `file`, a remote file. Whole blocks of the file are read, consecutive blocks
-        by one request."""
+        """Return the bytes at the positions `rows` of file number `file`, which is remote. Whole blocks of the file are
+        read, consecutive blocks by one request."""
         import numpy as np
 
         blocks = np.unique(rows // _BLOCK)

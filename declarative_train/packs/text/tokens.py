@@ -94,7 +94,7 @@ class TokensField(Field):
 
     @property
     def longest(self) -> int:
-        """Number of tokens of a sample. If the field has length buckets, it is the length of the longest one."""
+        """Number of tokens of a sample; if the field has length buckets, of a sample in the longest bucket."""
         return self.length if isinstance(self.length, int) else self.length.buckets[-1]
 
     @property

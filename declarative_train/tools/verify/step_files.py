@@ -1,5 +1,5 @@
-"""Files of the step in one process: parameters, gradients and updated parameters. They are mapped into memory, so that
-a rank reads only its own parts."""
+"""Files with the tensors of the step that a single process computes for comparison: parameters, gradients and updated
+parameters. They are mapped into memory, so that a rank reads only its own parts."""
 
 from __future__ import annotations
 

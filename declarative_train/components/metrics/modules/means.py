@@ -122,9 +122,8 @@ class CrossEntropies:
 
 
 class ItemLoss:
-    """Function that returns the values for `MeanOfItems`: its input, unchanged. The input has the cross entropy of each
-    item, (B, *S). A loss with `chunks` has already computed it.
-    """
+    """Function for `MeanOfItems` whose input already is the cross entropy of each item, (B, *S), because the loss has
+    computed it in `chunks`. The function adds the weights of the items."""
 
     def __init__(self, ignore_index: int | None) -> None:
         self._ignore_index = ignore_index

@@ -41,7 +41,7 @@ UNNAMED = "the library's plan leaves it whole"
 
 
 class _WholeError(Exception):
-    """Error: a group of modules must stay whole, because it cannot be divided. The text is the reason."""
+    """Error: a group of modules cannot be divided over ranks. The text is the reason."""
 
 
 _FOUND: dict[str, LayerCut | str | None] = {}
