@@ -72,8 +72,8 @@ def open_named_run(args: argparse.Namespace) -> Trained:
 
 
 def report_errors(act: Callable[[], int]) -> int:
-    """Call `act` and return its exit code. If it raises an error, print the error and return 1 for rows that the model
-    cannot use, 2 for wrong use of the command, 3 for a failure of the machine or an unreadable checkpoint."""
+    """Call `act` and return its exit code. If it raises an error, print the error. Then return 1 for rows that the
+    model cannot use, 2 for wrong use of the command, 3 for a failure of the machine or an unreadable checkpoint."""
     from declarative_train.components.registry import ComponentError
     from declarative_train.data.spec import DataError
     from declarative_train.engine.failures import RunFailure, explain

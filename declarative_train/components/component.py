@@ -408,9 +408,9 @@ class LrSchedule(Component, ABC):
     def check_milestones(
         self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float
     ) -> Sequence[ShapeError]:
-        """Return an error or a warning for each duration among the fields that does not fit into the run. Called before
-        `resolve`, while durations have their units. `exact_steps`: function that converts a duration to steps, without
-        rounding. `num_steps`: the steps of the run. `warmup`: how many of them are the warm-up. Raises ValueError, as
+        """Return an error or a warning for each duration that does not fit into the run. Called before `resolve`, while
+        durations have their units. `exact_steps`: function that converts a duration to steps, without rounding.
+        `num_steps`: the steps of the run. `warmup`: how many of them are the warm-up. Raises ValueError, as
         `exact_steps` does."""
         return ()
 

@@ -89,8 +89,8 @@ class Table(ABC):
         return self
 
     def unread(self) -> "Iterator[tuple[str, str, str]]":
-        """Yield a warning (name of the field, message, hint) for each field that ignores a part of the values in its
-        columns, such as keys of chat messages. By default there is none."""
+        """Yield (name of a field, message, hint) for each field that ignores a part of the values in its columns, such
+        as keys of chat messages. By default there is none."""
         yield from ()
 
     def take_lists(self, names: "Sequence[str]") -> None:  # noqa: B027  most sources have no such lists
@@ -286,8 +286,8 @@ class Field(Component, ABC):
 
     @property
     def joined_alike(self) -> tuple[object, ...] | None:
-        """Value that says which rows a field with `joined_by` joins to one sample. Two such fields can be in one recipe
-        only if this value is the same for both. None: the recipe can have no other field."""
+        """Value that says which rows a field with `joined_by` joins to one sample. The recipe can have another field
+        only if its value is equal. None: it can have no other field."""
         return None
 
     @property

@@ -368,8 +368,8 @@ def describe_failure(type: str, problem: Exception) -> ShapeError:
 def _read_attributes(
     file: PluginFile, node: ast.ClassDef, names: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[ast.AST, object]]]:
-    """Yield (name, (assignment, value)) for each of the attributes `names` that a class assigns, or a base class in the
-    same file. `assignment`: its syntax node. `value`: the value if it is a literal, else None."""
+    """Yield (name, (assignment, value)) for each attribute in `names` that a class, or its base class in the same file,
+    assigns. `assignment`: its syntax node. `value`: the value if it is a literal, else None."""
     for name in names:
         item = file.attribute(node, name)
         if item is not None:

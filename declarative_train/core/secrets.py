@@ -68,8 +68,8 @@ def list_variables() -> tuple[tuple[str, str], ...]:
 
 
 def variables_in(text: str) -> list[str]:
-    """Return the names of the recorded variables whose values occur in `text`. If no value occurs, but a text that a
-    template computed from a value does, return [`a variable of the environment`]. Otherwise return []."""
+    """Return the names of the recorded environment variables whose values occur in `text`. If only a text that was
+    computed from a value occurs, return [`a variable of the environment`]."""
     found = [name for value, name in used_variables.names.items() if value in text]
     return found or ["a variable of the environment"] * any(each in text for each in used_variables.made)
 

@@ -259,11 +259,10 @@ def _report_skipped(draft: DataDraft, tables: Mapping[str | None, Table], prepar
 def _report_unread(
     draft: DataDraft, main: Table, parts: Mapping[str, FieldReader], tables: Mapping[str | None, Table]
 ) -> None:
-    """Report what the fields should read from the source but do not: keys of messages, or a whole column.
+    """Report each field that ignores data which it should probably read: keys of chat messages, or a whole column.
 
     `main`: table of the main source, as it was opened. `parts`: reader of each field. `tables`: table of each source
-    after the sets were prepared, for which packs may have replaced it.
-    """
+    after packs have changed it, for example to tokens."""
     for table in tables.values():
         for name, message, hint in table.unread():
             draft.report(unread_messages(draft.span(f"data.fields.{name}.column"), name, message, hint))
@@ -277,12 +276,11 @@ def _fields_of_set(
     parts: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
 ) -> tuple[FieldReader, ...]:
-    """Return a reader of each field that reads the columns of one source.
+    """Return the readers of the fields for the table of one source. A field that `columns` lacks is left out: its
+    columns do not fit, which was reported earlier.
 
     `source`: None for the main source, else the name of the set that has this source. `parts`: the readers for the main
-    source. `columns`: dict from (source, field) to the columns of the field. A field without an entry is left out; its
-    columns do not fit, which was reported earlier.
-    """
+    source. `columns`: {(source, field): columns of the field in the table}."""
     if source is None:
         return tuple(parts.values())
     own = {part: columns[source, part.name] for part in parts.values() if (source, part.name) in columns}

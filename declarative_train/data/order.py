@@ -33,13 +33,12 @@ def permute(key: int, positions: np.ndarray, size: int) -> np.ndarray:
 
 
 def shuffle_all(key: int, size: int) -> np.ndarray:
-    """Return a random permutation of 0..size-1 as an int64 array, which `key` determines. It is another permutation
-    than that of `permute`, and takes a tenth of the time for each entry.
+    """Return a random permutation of 0..size-1 as an int64 array, which `key` determines. It differs from that of
+    `permute`, and takes a tenth of the time for each entry.
 
-    The numbers from 0 up to the next power of two are multiplied by odd numbers, and their lower halves are combined
-    with their upper halves, four times, as in the finalisers of hash functions. Each of these operations is a
-    permutation. Numbers of `size` and more are dropped from the result.
-    """
+    The method is that of the finalisers of hash functions. Four times, the numbers are multiplied by an odd number, and
+    their lower halves are combined with their upper halves. This permutes the numbers below the next power of two;
+    those of `size` and more are dropped."""
     if size <= _FEW:
         return _sort_keys(key, size).copy()
     bits = (size - 1).bit_length()

@@ -187,9 +187,8 @@ class PreparedSet:
     def _read_windows(self, starts: np.ndarray, length: int, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
         """Read windows of `length` consecutive rows of the table; each of `starts` is the first row of one window.
 
-        Return a dict from field name to values (N, rows of the window that the field uses, *row shape), or (N, *row
-        shape) if the field uses a single row. Raises BadSampleError.
-        """
+        Return {field: values (N, K, *row shape)}, where K is the number of rows of a window that the field uses. The
+        values of a field that uses a single row are (N, *row shape). Raises BadSampleError."""
         read = self.table.read_runs(column_names(parts), np.asarray(starts, np.int64), length)
         found = {}
         for part in parts:
@@ -290,13 +289,12 @@ def check_lazy_fields(
     *,
     decoded_bytes: int = 0,
 ) -> None:
-    """Check the files of the first images, and the coordinates of the first boxes, of the set `name`, before a run.
+    """Check the files of the first images, and the coordinates of the first boxes, of the set `name`, so that errors
+    are found before the run. Errors in later rows are found when a batch reads them.
 
-    `lazy`: readers of the lazy fields (images, boxes). `decoded_bytes`: local files of this total size are decoded
-    completely; of further files only the headers are read. Other errors are found when a batch reads the images.
-    `skips`: bad rows are added to it; None: a bad row is an error. Raises BadSampleError, SourceError and
-    MissingPackageError.
-    """
+    `lazy`: readers of the fields with images or boxes. `decoded_bytes`: local images are decoded completely until this
+    size is reached; of the others, only the header is read. `skips`: collects the bad rows; None: a bad row raises
+    BadSampleError. Raises SourceError and MissingPackageError."""
     left = 0 if any(map(is_remote, table.files)) else decoded_bytes
     for part in lazy:
         if part.name != base_of(part.name):

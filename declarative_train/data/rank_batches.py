@@ -107,8 +107,8 @@ class TrainingBatches:
         return self._index_without_buckets(epoch, self._position_without_buckets(epoch, positions))
 
     def _position_without_buckets(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return, for each of these positions of an epoch, the position that its sample would have if no field had
-        length buckets."""
+        """Return, for the sample at each of `positions` in an epoch, the position that it would have without length
+        buckets."""
         return positions if self._buckets is None else self._buckets.positions(epoch, positions)
 
     def _index_without_buckets(self, epoch: int, positions: np.ndarray) -> np.ndarray:

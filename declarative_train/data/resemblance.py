@@ -37,8 +37,8 @@ _TIME = re.compile(r"(?i)(.*_)?(date|datetime|day|hour|month|time|timestamp|ts|w
 def check_resemblance(
     data: DataSpec, targets: Collection[str], classes: Collection[str], span: Place
 ) -> Iterator[Diagnostic]:
-    """Yield a warning for each kind of resemblance between rows that is found. `targets`: the fields that losses
-    compare with outputs. `classes`: the targets that are classes."""
+    """Yield a warning for each suspicious resemblance between rows, such as equal rows in two sets or rows sorted by
+    class. `targets`: the fields that losses compare with outputs. `classes`: the targets that are classes."""
     sets = prepare_sets(data)
     training = sets[TRAINING]
     yield from _check_order(data, training, span)

@@ -19,7 +19,7 @@ from declarative_train.data.spec import WindowSpec
 
 
 class SetRows(ABC):
-    """Rows of a set: a map from the place (the index within the set) to the row number (the index in the table)."""
+    """Rows of a set: for each index in the set (a place), the row number in the table."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -114,8 +114,7 @@ class RowChain(SetRows):
         return np.concatenate(listed) if listed else np.empty(0, np.int64)
 
     def pick(self, places: np.ndarray) -> SetRows:
-        """Return the rows at these places of the set as a RowChain with one piece per table. `places`: indices within
-        the set, ascending."""
+        """Return the rows of the set with the indices `places`, ascending, as a RowChain with one piece per table."""
         cuts = np.searchsorted(places, self.begins[1:-1])
         parts = zip(self.pieces, np.split(places, cuts), self.begins.tolist(), strict=False)
         return RowChain(tuple(piece.pick(mine - begin) for piece, mine, begin in parts), self.firsts)
@@ -270,8 +269,8 @@ def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tupl
 
 
 def make_windows(rows: SetRows, window: WindowSpec, order: RowOrder) -> tuple[SetRows, Windows]:
-    """Return the rows of a set in the order that its windows need, and the windows. A window ends at the end of a
-    group, and before a row that belongs to another set."""
+    """Return (rows, windows): the rows of a set in the order that its windows need, and the windows. A window never
+    contains rows of two groups, or rows on both sides of a row of another set."""
     if order.order is None or order.sizes is None:
         if isinstance(rows, RowChain):
             return _chain_windows(rows, window, order)

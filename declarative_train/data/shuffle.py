@@ -96,12 +96,11 @@ def _window_order(key: int, size: int) -> np.ndarray:
 
 
 class RolledOrder:
-    """Order of the samples of a block-shuffled set.
+    """Order of the samples of a block-shuffled set (explained at the top of this file).
 
     `starts` (blocks + 1,): the index in the set of the first sample of each block, then the end of the last block.
-    `roll`: how many streams there are, and how many blocks a window has. `seed`: None means that blocks and samples
-    keep their order.
-    """
+    `roll`: the number of streams, and the number of blocks in a window. `seed`: None: blocks and samples keep their
+    order."""
 
     def __init__(self, seed: int | None, starts: np.ndarray, roll: RollSpec, batch_size: int) -> None:
         self.num_samples = int(starts[-1] - starts[0])
@@ -120,8 +119,8 @@ class RolledOrder:
         return self.epoch(epoch).sample_indices(self.places(positions))
 
     def places(self, positions: np.ndarray) -> np.ndarray:
-        """Return, for each of these positions of an epoch, its index into the block layout (see the top of this file).
-        This index is the same in every epoch; the block layout is not."""
+        """Return, for the sample at each of `positions` in an epoch, its index in the block layout (explained at the
+        top of this file). The block layout differs between epochs, these indices do not."""
         streams, turns = self.turns(positions)
         return np.asarray(self.stretches[streams] + turns)
 

@@ -392,7 +392,7 @@ class _Stretch:
         return cls(prepared.rows.between(begin, stop), stop - begin, piece.first, piece.count, windows)
 
     def starts(self) -> np.ndarray:
-        """Return the index of the first row of each sample of this piece, counted from the first row of the piece."""
+        """Return, for each sample, the index of its first row in `rows`."""
         if self.windows is None:
             return np.arange(self.count)
         found = self.windows.starts(np.arange(self.first, self.first + self.count))

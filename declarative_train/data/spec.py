@@ -13,13 +13,11 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """Record of a file or folder on which the plan depends. It shows whether the file or folder changed later.
+    """Record of a file or folder on which the plan depends, by which a later change is noticed.
 
-    If `modified_ns` is None, `sha256` is a hash of the whole content. Otherwise `sha256` is a hash of the size and of
-    some parts of the content; of a folder, of the names and sizes of its files. The date of the last change,
-    `modified_ns`, then shows whether the other parts may have changed. It is comparable on one machine only; 0 means
-    unknown.
-    """
+    `sha256`: hash of the whole content if `modified_ns` is None, otherwise of the size and some parts of the content
+    (of a folder: of the names and sizes of its files). `modified_ns`: date of the last change, which also shows changes
+    in other parts; 0: unknown. Dates are comparable on one machine only."""
 
     path: str
     size_bytes: int

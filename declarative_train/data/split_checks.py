@@ -40,9 +40,9 @@ _NOT_WHICH = {"rows"}  # keys that decide how many rows there are, but not which
 
 @dataclass(frozen=True, slots=True)
 class RowsOfSet:
-    """Rows of one set: the table that has them, their row numbers in the order of the set's samples, and the windows
-    that are cut from them (None: each row is a sample). `source`: name of the set if only this set reads the table,
-    else None."""
+    """Rows of one set. `table`: the table that contains them. `rows`: their numbers in the table, in the order of the
+    set's samples. `windows`: the windows that are cut from them; None: each row is a sample. `source`: name of the set
+    if it has a source of its own; None: it is taken from `data.source`."""
 
     source: str | None
     table: Table
@@ -138,8 +138,8 @@ def _set_rows(
 def find_overlaps(
     source: Dataset, split: Mapping[str, Split], tables: Mapping[str | None, Table], span: Place
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each set with a source of its own, if this source reads a file that the training set or
-    another set reads too. Sets that are divided from one source are not examined: they never share a row."""
+    """Yield a diagnostic for each set that has a source of its own, if another set reads one of the same files. Sets
+    that are divided from one source are not examined: they never share a row."""
     known: list[tuple[str, str, Dataset, Table | None]] = [("training", "data.source", source, tables.get(None))]
     for name, each in split.items():
         own = each.own_source

@@ -69,8 +69,8 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class StatisticsCache:
-    """Cache on disk of the statistics of one set of rows of `table`. `cut`: everything that decides which rows these
-    are; it is a part of the cache key."""
+    """Cache on disk of the statistics of some rows of `table`. `cut`: how these rows were chosen, as a part of the
+    cache key."""
 
     table: Table
     cut: tuple[object, ...]

@@ -74,9 +74,9 @@ _ALONG = frozenset(("cumsum", "flip", "log_softmax", "normalize", "roll", "softm
 
 
 def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:
-    """Return the number of dimensions of an expression's result for one sample (without the batch dimension); 0 for a
-    number. Return None if an entry of the result may depend on entries of the inputs at other positions of the
-    sequence. `depths`: dict from the name of an input to its number of dimensions for one sample."""
+    """Return the number of dimensions that the result of an expression has for one sample; 0 for a number. Return None
+    if an entry of the result may depend on several positions of the sequence. `depths`: number of dimensions of each
+    input for one sample, by name."""
     if isinstance(term, Constant):
         return 0
     if isinstance(term, Reference):

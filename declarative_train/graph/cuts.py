@@ -53,8 +53,8 @@ class Cuts:
 
     @property
     def of_experts(self) -> frozenset[str]:
-        """Names of the parameters that the ranks of `expert` divide. All other parameters in `parameters` are divided
-        by the ranks of `tensor`."""
+        """Names of the parameters that are divided over the axis `expert`. All others in `parameters` are divided over
+        the axis `tensor`."""
         paths = tuple(f"{path}." for path, node in self.with_parts() if node.kind == "experts")
         return frozenset(name for name in self.parameters if name.startswith(paths))
 
@@ -183,7 +183,8 @@ class _Deriver:
         self._heads = {edge: kind for edge, kind in self._heads.items() if outputs.count(edge) == 1}
 
     def derive(self) -> Iterator[tuple[str, LayerCut | str]]:
-        """Yield a pair for every layer: (path, its division), or (path, the reason) if the layer stays undivided."""
+        """Yield a pair for every layer: (path, how the ranks of the axis `tensor` divide it) or (path, the reason why
+        they do not)."""
         found = self._found
         for node in self._graph.nodes:
             if node.graph is not None:  # a block that is called from several places

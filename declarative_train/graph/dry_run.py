@@ -49,8 +49,8 @@ class DryRunResult:
     """Result of a dry run.
 
     idle         parameters that no loss term depends on
-    sides        loss term -> (parameters that its input depends on, parameters that its target depends on); only terms
-                 whose target depends on a parameter
+    sides        loss term whose target depends on a parameter -> (parameters that its input depends on, parameters that
+                 its target depends on)
     unreached    loss terms that depend on no parameter
     underivable  loss terms with a function that torch cannot differentiate
     not_finite   loss term whose first value is nan or infinite -> this value

@@ -73,9 +73,12 @@ class Observer:
         spec: TensorSpec,
         span: Span,
     ) -> ObservedValues | None:
-        """Return the values of a layer on the sample rows. Return None if the values of its inputs are unknown, if the
-        layer has parameters or buffers, draws random numbers, mixes samples or fails, or if it is a plugin's. `inputs`,
-        `specs`: values and specs of its inputs by port. `spec`: spec of its output. `span`: its place in the recipe."""
+        """Return the values of a layer on the sample rows. Return None if the values of its inputs are unknown, or if
+        the layer fails. Also return None for a plugin's layer, and for layers that have parameters or buffers, draw
+        random numbers or mix samples.
+
+        `inputs`, `specs`: values and specs of the inputs by port. `spec`: spec of the output. `span`: the layer's place
+        in the recipe."""
         given = self._select_rows(inputs, spec)
         if given is None or isinstance(layer, PluginLayer) or layer.is_random or layer.mixes_samples:
             return None

@@ -337,8 +337,8 @@ class Inference:
         return parse(str(state.first_call.node(node.name).expression))  # called again: with the sizes of the first call
 
     def _block(self, node: BlockNode, state: _Scope) -> Node | None:
-        """Infer the nodes of a block, and return the block's node; None if something in it is unknown. If an input of
-        the block is unknown, the nodes that do not depend on it are checked all the same."""
+        """Infer the specs of the nodes in a block, and return the block's node; None if a spec is unknown. If an input
+        of the block is unknown, the nodes that do not depend on it are checked all the same."""
         inputs = state.connections(node)
         body = None if state.first_call is None else state.first_call.node(node.name).graph
         arriving = {name: state.known[wire] for name, wire in inputs.items()}

@@ -47,11 +47,11 @@ class Start(Protocol):
 
 
 def build_plugin_layer(layer: PluginLayer, inputs: Mapping[str, TensorSpec], seed: int | None, path: str) -> nn.Module:
-    """Return the module of a plugin's layer with its initial values, on torch's current default device.
+    """Return the module of a plugin's layer with its initial values, on torch's current default device. On the meta
+    device, the values are stored on the module, and `initialise` later writes them into the parameters.
 
-    If this is the meta device, the values are stored on the module until `initialise` writes them into it. (A second
-    construction instead could load a pretrained model again.) With `seed` None they are not stored. `inputs`: specs of
-    the inputs. `path`: path of the node."""
+    `inputs`: specs of the inputs. `seed`: seed of the run; None: no values are stored on the module. `path`: path of
+    the node."""
     made = layer.start(inputs, key_of(seed or 0, path) >> 1)  # 63 bits, as torch's generator takes them
     device = torch.empty(0).device
     if device.type != "meta":
@@ -182,11 +182,10 @@ def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple
 
 
 def find_layer_init(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
-    """Return the default init of the parameter `name`, which its layer defines. It is used if the recipe sets none.
+    """Return the init that the layer of the parameter `name` defines for it. It is used if the recipe sets none.
 
-    Some layers, such as those of plugins, set initial values in their own code. The result is then an init that takes
-    the value of `name` from this code, also for another parameter that is tied to `name`.
-    """
+    Some layers, such as those of plugins, set initial values in their own code. For them, return an init that copies
+    the value of `name` from this code. It can also fill another parameter that is tied to `name`."""
     rule = _find_init(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
     return AsTheCodeDoes(parameter=name) if rule.of_layer else rule
 

@@ -48,10 +48,11 @@ MIXES = Habits(draws=False, mixes=("training",), batch_norms=(), changed=(), unr
 
 
 def examine(module: nn.Module, inputs: Inputs, device: torch.device, *, mixes_in_training: bool = False) -> Habits:
-    """Run `module` on `device` and return its behaviour. Do not use the module afterwards. `inputs`: specs in the order
-    of the arguments of `forward`; None for an input that is not connected. `device`: on any device but the CPU, it
-    stays unknown whether the module draws random numbers or mixes samples. `mixes_in_training`: the plugin declares
-    that the layer mixes samples in training; this is returned whatever the run shows."""
+    """Run `module` on `device`, and return its behaviour. The module cannot be used afterwards. Whether it draws random
+    numbers or mixes samples is found out only on the CPU.
+
+    `inputs`: specs in the order of the arguments of `forward`; None for an input that is not connected.
+    `mixes_in_training`: the plugin declares that the layer mixes samples in training."""
     unregistered = tuple(_find_unregistered(module))  # before a forward, which may store more tensors in the module
     draws: bool | None = None
     mixes: list[When] = []

@@ -1,5 +1,5 @@
-"""Lowering: a recipe becomes a graph of the nodes that use fields alone, a graph of the model, and checked losses and
-metrics."""
+"""Lowering of a recipe to two graphs, and to checked losses and metrics. One graph is the model. The other has the
+nodes that depend on fields alone."""
 
 from __future__ import annotations
 

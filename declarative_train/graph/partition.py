@@ -1,5 +1,5 @@
-"""Division of a graph in two ways: into the nodes that are computed from fields alone and the model; into pipeline
-stages."""
+"""Two divisions of a graph: into the nodes that depend on fields alone and the rest, which is the model; and of the
+model into pipeline stages."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def wire_name(graph: Graph, edge: Edge) -> str:
 
 
 def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
-    """Return a copy of the graph in which some blocks are replaced by the nodes inside them: each block that contains
-    one of `units` (paths of nodes). A library's model is replaced by its parts if the graph of its parts is known. A
-    block or model stays whole if another node calls it again (`reuse`)."""
+    """Return a copy of the graph in which each block that contains one of `units` (paths of nodes) is replaced by the
+    nodes inside it. A library's model is replaced by its parts, if they are known. A block or model that another node
+    calls again (`reuse`) is not replaced."""
     nodes: list[Node] = []
     moved: dict[Edge, Edge] = {}
     reused = {node.target for node in graph.nodes if node.kind == "reuse"}
@@ -114,9 +114,9 @@ def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
 
 
 def _map_to_outside(name: str, body: Graph, inputs: Mapping[str, Edge]) -> dict[Edge, Edge]:
-    """Return {edge inside the block `name`: edge of the graph in which the block is replaced}. `body`: the block's
-    graph. `inputs`: the edges that are connected to the block's inputs; optional inputs that are not connected have no
-    entry."""
+    """Return {edge inside the block `name`: its name in the outer graph}, for replacing the block by its nodes. `body`:
+    the block's graph. `inputs`: {input of the block: edge that is connected to it}; an input that is not connected has
+    no entry."""
     made = {f"{node.name}:{output}": f"{name}.{node.name}:{output}" for node in body.nodes for output in node.outputs}
     return dict(inputs) | made
 

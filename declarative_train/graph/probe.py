@@ -100,9 +100,9 @@ def _probe(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
 
 
 def _probe_library(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
-    """Like `probe_layer`, for a layer that is a whole model of a library (transformers, timm). A small model runs in
-    memory, a large one on fake tensors. (Meta tensors would not do, because the model's code reads values of tensors.)
-    If fake tensors fail, a model of at most MOST_PARAMETERS elements runs in memory."""
+    """Probe a layer that is a whole model of a library (transformers, timm), as `probe_layer` does. A small model runs
+    in memory, a large one on fake tensors. If these fail, a model of at most MOST_PARAMETERS elements runs in memory.
+    """
     with torch.device("meta"):
         module: nn.Module = _in_one_line(lambda: layer.build(built_for))
     units = layer.find_units(module)
@@ -319,9 +319,8 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 
 
 def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
-    """Return `spec`, the spec of a layer's output, with the range that its values can have. This is for layers that
-    compute the same as an operation of expressions: the range follows from those of the inputs, as for the operation.
-    """
+    """Return `spec`, the spec of a layer's output, with the value range that follows from the ranges of `inputs`. The
+    layer must compute the same as an operation of expressions (`layer.operation`)."""
     options = layer.options() if isinstance(layer, FunctionLayer) else {}
     known = [read_range(each) for each in inputs.values()]
     if layer.operation in OPERATORS:

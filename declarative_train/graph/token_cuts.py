@@ -83,10 +83,9 @@ def divide_tokens(
 
 
 def _find_whole(node: Node, role: Role, specs: Mapping[Edge, TensorSpec], divided: set[Edge], size: int) -> set[Edge]:
-    """Return the edges of `node` whose tokens must stay undivided because of `node`. If `node` computes each token
-    separately (role "each"), these are all its edges as soon as one of them is not in `divided`. With another role,
-    they are the edges on which `node` needs all tokens. `divided`: edges of the graph that may still be divided.
-    `size`: number of parts into which tokens are divided."""
+    """Return the inputs and outputs of `node` that must have all tokens on every rank because of its `role`. With the
+    role "each" (it computes each token separately), these are all of them if one is not in `divided`, else none.
+    `divided`: edges of the graph that may still be divided. `size`: number of ranks that divide the tokens."""
     read = {edge for edge in node.inputs.values() if _has_tokens(specs[edge], size)}
     written = {f"{node.name}:{output}" for output in node.outputs}
     if role == "enters":

@@ -24,9 +24,9 @@ Columns = dict[str, "np.ndarray | list[str]"]
 
 @dataclass(frozen=True, slots=True)
 class PredictedOutputs:
-    """Choice of the outputs of a model that are predicted. `outputs`: their names. Some outputs are converted to
-    columns such as class names: `meanings` says what each of them predicts (a class, a number). `as_they_are`: names of
-    the outputs that are not converted."""
+    """Choice of the outputs of a model that are predicted. `outputs`: their names. `meanings`: what each output that is
+    converted to columns predicts, such as a class or a number. `as_they_are`: names of the outputs that are not
+    converted."""
 
     outputs: tuple[str, ...]
     meanings: tuple[Meaning, ...]

@@ -31,8 +31,8 @@ class InputChunk(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Range of rows that is not read yet. `start`: index of the first row in the whole input. `where`: data by which
-    the input finds the rows, which can be pickled."""
+    """Range of rows that are not read yet. `start`: index of the first row in the whole input. `where`: what the input
+    needs to find the rows, such as a file and a range of lines. It can be pickled."""
 
     start: int
     num_rows: int

@@ -55,9 +55,9 @@ class Gatherer(ABC):
 
     @abstractmethod
     def add(self, values: Mapping[str, torch.Tensor], num_rows: int, origins: Callable[[int], Origin]) -> None:
-        """Add one batch. `values`: outputs and fields by name. `num_rows`: number of rows without padding. `origins`:
-        function that takes the index of a row and returns another function, which looks up the row's origin (file and
-        row)."""
+        """Add one batch. `values`: outputs and fields by name. `num_rows`: number of rows without padding.
+        `origins(row)`: returns a function that looks up the origin (file and row) of a row of the batch; this function
+        is called only for reported samples."""
 
     @abstractmethod
     def report(self) -> Report: ...

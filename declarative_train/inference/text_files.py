@@ -48,8 +48,8 @@ class _LineRange(NamedTuple):
 
 
 class _ReadColumns(NamedTuple):
-    """Values of rows that were already parsed when the pieces were listed. `row`: index of the first of these rows in
-    the file."""
+    """Rows of a file that were already parsed when the file was divided into pieces. `row`: index of the first of these
+    rows in the file. `columns`: their values."""
 
     file: str
     row: int

@@ -151,9 +151,9 @@ class WindowSamples:
         return SampleBatch(begin, values, self._describe_windows(starts))
 
     def _describe_windows(self, starts: np.ndarray) -> pa.Table:
-        """Return a table with one row per window. The table has the numbers of the window's first and last row in the
-        input, counted from 1, and the values that the kept columns have in the window's last row. `starts`: positions
-        at which the windows begin."""
+        """Return a table with one row per window: the numbers of the window's first and last row in the input, counted
+        from 1, and the values of `kept_columns` in its last row. `starts`: index in `_rows` at which each window
+        begins."""
         import pyarrow as pa
 
         first, last = self._rows.at(starts), self._rows.at(starts + self.span - 1)

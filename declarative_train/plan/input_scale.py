@@ -238,8 +238,8 @@ def _check_relative_errors(
 
 
 def _is_from_layer(scope: Scope, wire: Wire) -> bool:
-    """Return whether `wire` is the output of a layer with weights, directly or after reshaping and indexing only. After
-    any other expression, such as `x * 50 + 10`, it may already be in the unit of the target."""
+    """Return whether `wire` is the output of a layer with weights, perhaps after reshaping and indexing. Any other
+    expression, such as `x * 50 + 10`, may already convert the output to the unit of the target, so return False."""
     name, _, output = wire.partition(":")
     node = next((node for node in scope.nodes if node.name == name), None)
     if isinstance(node, BlockNode):

@@ -161,14 +161,12 @@ class LayoutPlan:
         return any(each.name == axis for each in self.mesh)
 
     def shape_on_rank(self, shape: tuple[int, ...], longest: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Return the shape that a tensor of one sample has on each rank. `shape`: its shape before the division over
+        """Return the shape that a tensor of one sample has on each rank. `shape`: its shape without a division over
         ranks.
 
-        The two shapes differ only with the axis `context`, which divides the first dimension if this counts positions.
-        It counts positions if its size is the length of a whole sequence (`ContextPlan.length`). With length buckets,
-        only the longest bucket has this length: `longest` is the tensor's shape there. Without buckets, `longest` is
-        None.
-        """
+        Only the axis `context` changes the shape. It divides the first dimension if the size of this dimension is the
+        length of a whole sequence (`ContextPlan.length`). `longest`: the tensor's shape in the longest length bucket,
+        whose size is compared instead; None: there are no buckets."""
         if self.context is None or (shape if longest is None else longest)[:1] != (self.context.length,):
             return shape
         return (shape[0] // self.size("context"), *shape[1:])

@@ -74,8 +74,8 @@ class Meaning:
 
     @property
     def name(self) -> str:
-        """Name of the output, for users: the column of the target if there is only one, else its field, else the
-        loss."""
+        """Name of the output, for users: its target column if there is exactly one, else the target's field, else the
+        name of the loss."""
         return self.columns[0] if len(self.columns) == 1 else self.field or self.term
 
 

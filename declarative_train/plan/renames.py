@@ -41,12 +41,11 @@ def renames_of(weights: Weights) -> dict[str, str | None]:
 
 
 class _Selector(NamedTuple):
-    """Compiled entry of `rename` whose key is a selector.
+    """Compiled entry `old: new` of `rename` in which `old` is a selector, such as `attn.{query,key,value}`.
 
-    `form`: regular expression for names in the file. `words`: words in the braces of the key. `into`: new name, split
-    into tokens. `into_words`: words in the braces of the new name; if there are none, the tensors that match `words`
-    are joined.
-    """
+    `form`: regular expression that matches names in the file. `words`: the words in the braces of `old`. `into`: `new`,
+    split into tokens. `into_words`: the words in the braces of `new`; if there are none, the tensors that match `words`
+    are joined."""
 
     form: re.Pattern[str]
     words: tuple[str, ...]

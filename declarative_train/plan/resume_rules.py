@@ -120,8 +120,8 @@ def _patterns() -> list[tuple[re.Pattern[str], ResumeRule]]:
 
 
 def rule_of(key: str) -> ResumeRule:
-    """Return the rule for a changed key of a recipe. `key`: dotted path of the key, or `contents` for the content of
-    data files."""
+    """Return the rule that says whether a run may resume although `key` has changed. `key`: dotted path of a key of the
+    recipe, or `contents` for the content of data files."""
     for pattern, into in _KEYS:
         found = re.fullmatch(pattern, key)
         key = found.expand(into) if found else key

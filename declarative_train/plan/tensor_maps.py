@@ -127,8 +127,8 @@ def shape_of_part(part: PartPlan, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _without_ones(shape: tuple[int, ...], ones: int) -> tuple[int, ...]:
-    """Return a shape without its first `ones` dimensions, or () if one of these is not of size 1. If `ones` is
-    negative, return the shape with `-ones` dimensions of size 1 in front."""
+    """Return `shape` without its first `ones` dimensions, or () if one of these is not of size 1. A negative `ones`
+    adds dimensions in front: (3, 4) and -1 -> (1, 3, 4)."""
     if ones < 0:
         return (1,) * -ones + shape
     return shape[ones:] if shape[:ones] == (1,) * ones else ()
@@ -186,8 +186,8 @@ def check_published(
 
 
 def check_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[str, str | None] | None:
-    """Compare the parameters in the map's `entries` with a file. Return (problem, hint) if one of their tensors is
-    missing in the file or has the wrong shape; otherwise None. `held`: shapes of the parameters. `found`: shapes in the
+    """Compare the tensors in the map's `entries` with a file. Return (problem, hint) if one is missing in the file, or
+    has the wrong shape for its parameter; otherwise None. `held`: shapes of the parameters. `found`: shapes in the
     file."""
     problems = []
     for name in tensors.entries:

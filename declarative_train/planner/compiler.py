@@ -279,12 +279,11 @@ def _with_num_traced(plan: Plan | None, num_traced: int) -> Plan | None:
 
 
 class ScaleCache:
-    """Cache of `MemoryScale`, the factors that turn counted elements of a model into bytes. The factors are measured in
-    one trace for each pair of precision and recomputation policy.
+    """Cache of `MemoryScale`, the factors that turn counted elements of a model into bytes. They are measured in one
+    trace for each pair of precision and recomputation policy. Without a tracer there are no factors.
 
-    The trace uses fsdp on all GPUs, because `auto` then need not trace this mode again. If the model or the batch does
-    not allow fsdp, the trace uses one device. Without a tracer there are no factors.
-    """
+    The trace uses fsdp on all GPUs, so that `auto` need not trace fsdp again. If the model or the batch does not allow
+    it, the trace uses one device."""
 
     def __init__(self, site: CompileContext) -> None:
         self._site = site

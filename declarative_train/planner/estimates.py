@@ -91,12 +91,11 @@ def with_estimates(
 
 
 def add_training_set(rows: tuple[MemoryPlan, ...], data: DataSpec, target: Target) -> tuple[MemoryPlan, ...]:
-    """Return the memory of a plan with the training set added on each kind of device that has room for it. `rows`: the
-    memory without the training set, one row for each kind of device.
+    """Return the memory of a plan on each kind of device, with the training set added where it fits. `rows`: the memory
+    without it.
 
     Nothing is added if the memory of the GPU is unknown, or if data workers make the batches. The run decides again,
-    from the memory that is free then, whether to keep the training set on the device.
-    """
+    from the memory that is free then, whether to keep the training set on the device."""
     held, room = data.set(TRAINING).held_bytes, target.memory_bytes
     if target.hardware is None or room is None or not held or data.workers:
         return rows

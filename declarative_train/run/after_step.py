@@ -104,8 +104,8 @@ class AfterStep:
         yield from self.report_saved(ends=ends)
 
     def report_saved(self, *, wait: bool = False, ends: bool = False) -> Iterator[Event]:
-        """If a save was started and is now complete, yield its event. If it cannot be written yet, yield a warning with
-        the reason, once. `wait`: wait until the save is complete.
+        """Yield the event of a save that was started earlier and is now complete. While the checkpoint cannot be
+        written, yield one warning with the reason. `wait`: wait until the save is complete.
 
         If the save failed, raise its error. If the recipe allows failed saves and more steps follow, yield a warning
         instead. `ends`: no step follows."""

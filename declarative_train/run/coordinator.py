@@ -292,9 +292,9 @@ class Coordinator:
         return {rank.rank: str(self._places[rank.node]) for rank in self._job.plan.layout.ranks}
 
     def _may_grow(self, now_s: float) -> bool:
-        """Return whether the next round (a start of all ranks) could use more nodes than this one. Three conditions
-        must hold. More nodes are present. None of the present nodes arrived in the last `SETTLE_S` seconds. For one of
-        the larger numbers of nodes, no compilation has shown yet that the recipe has no plan."""
+        """Return whether the next round (a start of all ranks) could use more nodes than this one. More nodes must be
+        present, and no node may have arrived in the last `SETTLE_S` seconds. For one of the larger numbers of nodes, it
+        must still be possible that the recipe has a plan."""
         present = self._present(now_s)
         most = min(len(present), self._session.num_nodes)
         is_settled = now_s > max(seen.since_s for seen in present) + SETTLE_S

@@ -169,8 +169,8 @@ class LossWindow:
         return notices
 
     def _find_out_of_bounds(self, per_step: list[Terms]) -> list[str]:
-        """Return a notice for each loss term whose value is outside the bounds of its loss, for example below 0. Each
-        term is reported only once per session. `per_step`: values of the terms in each step."""
+        """Return a notice for each loss term with a value that its loss cannot have, for example below 0. Each term is
+        reported only once per session. `per_step`: values of the terms in each step."""
         notices = []
         for step, values in zip(self._steps, per_step, strict=True):
             for index, value in enumerate(values):
@@ -219,8 +219,8 @@ class LossWindow:
 
 
 def compute_terms(engine: Engine, results: Sequence[StepResult]) -> list[Terms]:
-    """Return for each step a list with the value of each loss term over the global batch. The value is None for a term
-    without valid items. It waits for the device once."""
+    """Return, for each step, the value of each loss term over the global batch; None for a term without valid items.
+    The host waits for the device once."""
     return sum_over_ranks(engine, results, ())[0]
 
 

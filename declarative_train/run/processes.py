@@ -344,8 +344,8 @@ def exit_late(scratch: Path, loses: bool) -> None:
 
 
 def read_outcome(scratch: Path) -> int | None:
-    """Return the run's exit code, which rank 0 wrote to a file in `scratch` when it ended. Return None if there is no
-    such file. The code stays valid if the launcher is stopped afterwards."""
+    """Return the run's exit code, which rank 0 wrote to a file in `scratch` when it ended; None if there is no such
+    file."""
     try:
         return int(json.loads((scratch / OUTCOME).read_text())["code"])
     except (OSError, ValueError, KeyError):

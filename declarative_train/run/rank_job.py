@@ -75,8 +75,8 @@ def _open_all(quiet: bool, chosen: Chosen, plugins: Mapping[str, PluginSinkPlan]
 
 
 def _open_plugin_sink(name: str, plugin: PluginSinkPlan, run_dir: Path, settings: Mapping[str, object]) -> Sink:
-    """Open a sink of a plugin with its settings, and return it. If the sink fails later, it is removed and the run
-    continues. Raises RunFailure if it cannot be opened."""
+    """Open a sink of a plugin with its settings, and return it. A sink that fails later is removed, and the run
+    continues. Raises RunFailure if the sink cannot be opened."""
     try:
         sink: Sink = getattr(import_plugin(plugin.path), plugin.class_name)(run_dir, **settings)
     except Exception as error:

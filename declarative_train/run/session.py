@@ -110,8 +110,8 @@ class Session:
         )
 
     def _keep_failures(self) -> None:
-        """Rename the folder with the failure reports of a failed round (a start of all ranks), because the reports of
-        the next round have the same names."""
+        """Rename the folder with the failure reports of a failed round (a start of all ranks), so that those of the
+        next round do not replace them."""
         if self.run_dir is not None and (found := self.run_dir / "failures").exists():
             with suppress(OSError):
                 found.rename(found.with_name(f"failures.{len(list(self.run_dir.glob('failures.*'))) + 1}"))

@@ -79,8 +79,8 @@ class RankedStep:
     after: Tensors
 
     def combine(self, name: str, *, mean: bool) -> torch.Tensor:
-        """Return the gradient of the parameter `name`, before clipping, combined over the data-parallel ranks. The
-        parameter must be one of `shown`. `mean`: return the mean over the ranks instead of the sum."""
+        """Return the gradient of the parameter `name`, before clipping: the sum over the data-parallel ranks or, with
+        `mean`, their mean. `name`: one of `shown`."""
         parts = torch.stack([part.gradients[name] for part in self.parts])
         return parts.mean(0) if mean else parts.sum(0)
 

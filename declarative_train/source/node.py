@@ -178,7 +178,7 @@ def to_value(node: Node) -> object:
 
 
 def is_plain(node: Node) -> bool:
-    """Return whether a node is known to have neither a null nor a template in it. False may also mean that this is
+    """Return True if a node certainly has neither a null nor a template in it. False may also mean that this is
     unknown."""
     if not isinstance(node, Scalar):
         return node.is_plain

@@ -133,9 +133,9 @@ class Recipe:
         return Diagnostics(found.diagnostics, found.texts)
 
     def plan(self, *, plugins: bool = False) -> PlanView:
-        """Compile the recipe. Warnings are in `PlanView.diagnostics`. Raises DtrainError, with all diagnostics, for a
-        recipe with errors. `plugins`: as for `lint`; a recipe with plugins cannot be compiled without importing
-        them."""
+        """Compile the recipe and return its plan. Warnings are in `PlanView.diagnostics`. Raises DtrainError, with all
+        diagnostics, if the recipe has errors. `plugins`: import the user's plugin files, without which a recipe that
+        uses them cannot be compiled."""
         from declarative_train.app.api.plan_view import PlanView
 
         compiled = self._compile(plugins)

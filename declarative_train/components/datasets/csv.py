@@ -124,8 +124,7 @@ class CsvDataset(FilesDataset):
 
     @contextmanager
     def _open(self, path: str, budget: Budget | None = None) -> Iterator[Any]:
-        """Yield an opened file. Errors that occur in the `with` block, while the file is read, become SourceErrors
-        too."""
+        """Yield an opened file. An error in the `with` block, while the file is read, becomes a SourceError."""
         import pyarrow as pa
 
         if packing(path) is None:
@@ -180,9 +179,9 @@ class CsvDataset(FilesDataset):
         """Return (column, text) for the first value in the file `path` that does not fit the type of its column. Return
         None if all values fit.
 
-        `first`: path of the first file, whose columns this file must have. `found`: a dict from column to type, as
-        detected so far; the types detected in this file are added to it. `wider`: types of columns that are used in
-        place of those in `found`. `heartbeat`: called after each block."""
+        `first`: path of the first file, whose columns this file must have. `found`: {column: type detected so far}; the
+        types detected in this file are added to it. `wider`: {column: type that is used instead}. `heartbeat`: called
+        after each block."""
         import pyarrow as pa
 
         with self._open(path) as file, self._in_blocks(room, file, {}, []) as reader:
@@ -334,8 +333,9 @@ class CsvDataset(FilesDataset):
 def _retry_after_signal(read: Callable[[], pa.Table]) -> pa.Table:
     """Call `read` and return its result. If a signal cancels it, call it again.
 
-    Arrow cancels a read when a signal arrives, and then runs the signal's handler. If the handler raises an exception,
-    it ends the call. If it does not (a run finishes the current step before it stops), the result is still needed."""
+    Arrow cancels a read when a signal arrives, and then runs the signal's handler. A handler that raises an exception
+    ends this call. Any other handler does not: a run that is asked to stop still finishes the current step, and needs
+    the result."""
     import pyarrow as pa
 
     try:

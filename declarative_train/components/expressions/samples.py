@@ -33,8 +33,8 @@ def vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
 
 
 def maximum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
-    """Return the element-wise maximum. If an operand is a number, `clamp` computes the maximum, whose gradient is 1
-    where both operands are equal."""
+    """Return the element-wise maximum. With a number as one operand, the gradient is 1 where both operands are equal.
+    With two tensors it is 1/2 for each, as torch defines it."""
     import torch
 
     if not isinstance(x, torch.Tensor):
@@ -43,8 +43,8 @@ def maximum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
 
 
 def minimum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
-    """Return the element-wise minimum. If an operand is a number, `clamp` computes the minimum, whose gradient is 1
-    where both operands are equal."""
+    """Return the element-wise minimum. With a number as one operand, the gradient is 1 where both operands are equal.
+    With two tensors it is 1/2 for each, as torch defines it."""
     import torch
 
     if not isinstance(x, torch.Tensor):

@@ -103,10 +103,9 @@ class SampleGroups:
         self.recording = False
 
     def checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Return two contexts, one for a forward and one for its recomputation: the `context_fn` of
-        `torch.utils.checkpoint.checkpoint`. In the recomputation, modules use the number of rows of that forward, even
-        if a pipeline has started another forward since. They do not add to the running statistics a second time.
-        """
+        """Return two contexts, for a forward and for its recomputation, as `torch.utils.checkpoint.checkpoint` needs
+        them (`context_fn`). In the recomputation, modules see the number of rows of the forward, and do not update the
+        running statistics again."""
         return nullcontext(), _Recomputation(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SampleGroups:

@@ -209,9 +209,7 @@ class SequencePool(FieldsLayer):
 
 
 def _read(value: Any) -> Any:
-    """Return the init that the dict `value` describes. A plan stores an init as such a dict. Any other value is
-    returned unchanged.
-    """
+    """Return the init that `value`, a dict in a plan, describes. A value that is not a dict is returned unchanged."""
     return INITS.read(value) if isinstance(value, dict) else value
 
 

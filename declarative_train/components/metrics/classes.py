@@ -101,9 +101,8 @@ def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNo
 
 
 def probabilities_at_zero(metric: Metric, threshold: float, task: Task, edges: MetricInputs) -> ShapeError | None:
-    """Return a warning if no possible score is below `threshold`, else None. Almost all predictions would then be
-    positive. The usual cause is a threshold of 0, the default, for scores that are probabilities.
-    """
+    """Return a warning if every possible score is at least `threshold`, so that almost all predictions are positive;
+    otherwise None. The usual cause is a threshold of 0, the default, for scores that are probabilities."""
     interval = edges.input.interval
     if task == "multiclass" or interval is None or interval[0] < threshold or interval == (threshold, threshold):
         return None

@@ -52,8 +52,8 @@ class PairTransform(Transform, ABC):
         key: int,
     ) -> dict[str, torch.Tensor]:
         """Return the image fields and the labels (R, ...) of a microbatch by name, after mixing. `tensors`: the same
-        before mixing. `partners`: the same for the partner of each row. Row i is mixed with row i of `partners` if
-        `acts[i]` is true, else it is unchanged.
+        before mixing. `partners`: the same for R other samples. Row i is mixed with row i of `partners` if `acts[i]` is
+        true, else it is unchanged.
 
         `fields`: names of the image fields. `numbers` (R,): index of the sample in each row. `key`: key of this
         transform. The random numbers depend only on `numbers` and `key`."""

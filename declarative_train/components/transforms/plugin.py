@@ -125,9 +125,9 @@ class PluginTransform(PluginComponent, Transform):
         return found
 
     def _check_size(self, size: Size, channels: int) -> ShapeError | None:
-        """Call the user's code on a generated image of this size, and return an error, or None if there is none. It is
-        an error if the call fails, if it draws random numbers without declaring it, or if a second call for the same
-        image gives another result."""
+        """Call the user's code on a generated image of this size. Return an error if the call fails, if it draws random
+        numbers without declaring it, or if a second call gives another result for the same image. Otherwise return
+        None."""
         from declarative_train.components.plugin_layer import read_random_states, seed_generators
 
         made = _make_picture(size, channels, self.on_numbers)

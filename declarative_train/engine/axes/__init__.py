@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
 
 def make_gradient_sync(plan: Plan, built: BuiltModel, position: MeshPosition, runner: StepRunner) -> GradientSync:
-    """Return the functions with which this rank combines its gradients with those of other ranks. `built`: this rank's
-    part of the model, with its initial values; a model that is sharded here gets them later. `position`: this rank's
-    position on the mesh. `runner`: runs forward and backward of a chunk (the rows of one forward). Only the files of
-    axes that the plan uses are imported."""
+    """Return the functions with which this rank combines its gradients with those of other ranks. With the axis
+    `shard`, this also shards the model. `built`: this rank's part of the model. `position`: this rank's position on the
+    mesh. `runner`: runs forward and backward of a chunk (the rows of one forward)."""
     sync = _sync_rows(plan, built, position, runner)
     if plan.layout.has("expert"):
         from declarative_train.engine.axes.expert import sync_experts

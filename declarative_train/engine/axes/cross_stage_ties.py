@@ -96,7 +96,7 @@ class SharedParameters:
 
     def without_copies(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return those of this rank's `gradients` that count in the norm. If several stages have copies of a parameter,
-        its gradient counts only on the rank of the first of these stages."""
+        its gradient counts only in the first of them."""
         named = self._parameters_by_name()
         elsewhere = {id(named[name].grad) for name, (first, *_) in self._members.items() if first != self._me}
         return [gradient for gradient in gradients if id(gradient) not in elsewhere]

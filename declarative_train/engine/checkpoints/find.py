@@ -66,9 +66,10 @@ def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEn
 
 
 def resolve_weights(plans: Iterable[WeightsPlan], look: DamageCheck) -> tuple[tuple[WeightsPlan, ...], list[str]]:
-    """Return the entries `plans` of `model.weights`, with the path of a checkpoint instead of that of a run, and the
-    reasons why other checkpoints were skipped. Entries that name a file stay as they are. `look`: function that checks
-    a checkpoint for damage. Raises RunFailure if a path has no weights."""
+    """Return (entries, reasons). `entries`: the entries `plans` of `model.weights`, in which the path of a run is
+    replaced by that of its newest undamaged checkpoint. `reasons`: why newer checkpoints were skipped. Entries that
+    name a file are unchanged. `look`: function that checks a checkpoint for damage. Raises RunFailure if a path has no
+    weights."""
     resolved: list[WeightsPlan] = []
     passed_over: list[str] = []
     for plan in plans:

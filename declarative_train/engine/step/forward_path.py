@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Chunk:
-    """Rows of a batch that one forward computes, on the device of the model. `tensors`: fields of these rows, and
-    values computed from fields alone, by name. `num_rows`: number of rows without padding. `row_weight`: 0 for rows
-    that are padding, otherwise 1; None if there is no padding."""
+    """Rows that one forward computes, on the model's device. `tensors`: by name, the fields of these rows, and values
+    that are computed from fields alone. `num_rows`: number of rows without padding. `row_weight`: 0 for rows of
+    padding, otherwise 1; None if there is no padding."""
 
     tensors: dict[str, torch.Tensor]
     num_rows: int
@@ -84,8 +84,8 @@ class ForwardPath:
         return [tensors[name] for name in self._inputs]
 
     def values(self, chunk: Chunk, call: Callable[..., tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
-        """Run the model on a chunk (the rows of one forward) with `call`. Return its outputs together with the chunk's
-        fields and computed values, in one dict, by name."""
+        """Run the model on a chunk (the rows of one forward). Return its outputs together with the chunk's fields and
+        computed values, in one dict by name. `call`: function that runs the model on its inputs."""
         if self._compute_dtype is None:
             outputs = call(*self.inputs(chunk))
         else:

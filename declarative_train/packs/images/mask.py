@@ -105,9 +105,9 @@ class MaskField(PictureField):
         return Image.fromarray(value.astype("uint8"))
 
     def _classes(self, pixels: np.ndarray, column: Column, row: int) -> np.ndarray:
-        """Return the class of each pixel as a Pillow image of a mask stores it, uint8 (H, W): shifted, such that 0
-        stands for the class `_outside`. `pixels`: values in the file. Raises BadValueError for a value without a
-        class."""
+        """Return the class of each pixel, uint8 (H, W), shifted: (class - `_outside`) modulo 256. So 0 stands for
+        `_outside`, the class of the pixels that transforms add outside the image. `pixels`: values in the file. Raises
+        BadValueError for a value without a class."""
         import numpy as np
 
         table = np.full(_LEVELS, -1, np.int64)

@@ -99,10 +99,10 @@ class PublishedWeights:
 
 
 def _find_frozen_tables(recipe: Recipe, plan: WeightsPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
-    """Return the names of frozen parameters that would have to be trained, because the recipe adds tokens. These
-    parameters have one row for each token, such as embedding tables. The row of an added token must be trained even if
-    the published table has it, because the published model never used it. Return [] if no tokens are added, or if all
-    parameters of the node are frozen."""
+    """Return the names of frozen parameters that must be trained, because the recipe adds tokens. These have one row
+    for each token, such as embedding tables. A row that the published table already has for an added token must be
+    trained too: the published model never used it. Return [] if no tokens are added, or if all parameters of the node
+    are frozen."""
     assert plan.tensors is not None
     fields = recipe.data.fields.values()
     if not plan.tensors.grown and not any(getattr(field, "adds_tokens", False) for field in fields):

@@ -1,10 +1,9 @@
 """Weights of four bits in published files: the format MXFP4 (https://www.opencomputeproject.org, OCP Microscaling
 Formats 1.0), in which gpt-oss is stored.
 
-For a tensor `NAME`, the file has `NAME_blocks` (..., rows, blocks, 16), in which each byte has two numbers, the lower
-half first, and `NAME_scales` (..., rows, blocks), the exponent of each block of 32 numbers. The unpacked tensor has the
-columns first: (..., blocks * 32, rows).
-"""
+For a tensor `NAME`, the file has two others. `NAME_blocks` (..., rows, blocks, 16): bytes with two numbers each, the
+lower half first. `NAME_scales` (..., rows, blocks): the exponent of each block of 32 numbers. The unpacked tensor has
+the columns first: (..., blocks * 32, rows)."""
 
 from __future__ import annotations
 

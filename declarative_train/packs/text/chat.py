@@ -406,9 +406,9 @@ def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[
 
 
 def _opening(before: str, answer: str, prompt: str, at: int) -> int:
-    """Return how many characters at the beginning of `answer` repeat the `prompt` for an answer. Return 0 if `before`,
-    the text before the answer, already ends with the prompt. The answer may lack tags at the end of the prompt, such as
-    `<think>`. Raises ChatError if the answer begins in another way. `at`: index of the message."""
+    """Return how many characters at the beginning of `answer` repeat `prompt`, the text with which the template asks
+    for an answer. They may lack tags at the end, such as `<think>`. Return 0 if `before`, the text before the answer,
+    already ends with the prompt. `at`: index of the message. Raises ChatError if `answer` begins in another way."""
     if before.endswith(prompt):
         return 0
     same = _common(answer, prompt)

@@ -33,12 +33,12 @@ def is_of_tokens(part: FieldReader) -> bool:
 def read_tokens(
     table: Table, rows: SetRows, parts: Sequence[FieldReader], *, skips: bool = False
 ) -> tuple[Table, SetRows, tuple[FieldReader, ...]]:
-    """Tokenize the texts of a table, unless the fields read no texts. Return (new table, rows of the set in it, readers
-    of its fields). In the new table, tokens replace the columns of texts. If texts are packed, it has a row for each
-    sample instead of each text.
+    """Tokenize the texts of a table. Return (table, rows, readers): a table with tokens in place of texts, the rows of
+    the set in this table, and the readers of its fields. If texts are packed, a row of this table is a sample, not a
+    text. If no field reads texts, the arguments are returned.
 
-    `rows`: rows of the set in `table`. `parts`: readers of the fields. `skips`: rows without a text are not used in any
-    sample. Raises BadSampleError and SourceError."""
+    `rows`: rows of the set in the given table. `parts`: readers of the fields. `skips`: leave out rows without a text.
+    Raises BadSampleError and SourceError."""
     mine = {base_of(part.name): part for part in reversed(parts) if is_of_tokens(part)}
     if not mine or isinstance(table, TextRows | PackedRows):
         return table, rows, tuple(parts)
@@ -219,7 +219,7 @@ class PackedField:
         self.sizes = ends - self._starts
 
     def lay_out(self, samples: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
-        """Return {output: array} for `outputs`. Row i of an array has the pieces of the sample with the index
+        """Return {output: array} for `outputs`. Row i of an array has the texts, or parts of texts, of sample
         `samples[i]`, one after the other, then padding."""
         packing, tokens = self.packing, self.tokens
         firsts = packing.begins[samples]

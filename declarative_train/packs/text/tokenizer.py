@@ -216,8 +216,8 @@ def _add_tokens(found: Any, file: Mapping[str, Any], added: AddedTokens) -> byte
 
 
 def _call(function: Callable[..., Any], *args: object, **keys: object) -> Any:
-    """Call a function of the library `tokenizers`. Raises TokenizerError for the exceptions of the library, and for
-    panics of its Rust code, which Python gets as a BaseException of a class that cannot be imported."""
+    """Call a function of the library `tokenizers`. Raises TokenizerError for the exceptions of the library and for
+    panics of its Rust code. (In Python, a panic is a BaseException of a class that cannot be imported.)"""
     try:
         return function(*args, **keys)
     except BaseException as error:

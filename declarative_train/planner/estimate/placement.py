@@ -86,11 +86,10 @@ class Placement:
         return self.shards.size > 1
 
     def of_experts(self, size: int) -> Placement:
-        """Return the placement for the parameters of experts only. `size`: number of ranks that divide the experts.
+        """Return the placement for the parameters of experts, which are divided over `size` ranks.
 
-        Of `size` ranks, only one has a given expert. So the group of devices that share the parameters of an expert is
-        smaller by the factor `size`. This group is `shards`, or `replicas` if parameters are not sharded.
-        """
+        Each expert is on only one of these ranks, so `size` times fewer devices share its parameters. These devices are
+        `shards`, or `replicas` if parameters are not sharded."""
         if self.sharding is not None:
             return replace(self, shards=DeviceGroup(self.shards.size // size, self.shards.stride * size))
         return replace(self, replicas=DeviceGroup(self.replicas.size // size, self.replicas.stride * size))

@@ -82,8 +82,8 @@ def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
 
 def _find_exchanges(graph: Graph, prefix: str, size: int, widening: int) -> Iterator[tuple[str, Sums]]:
     """Yield (path of a layer, its communication) for each layer in which the `size` ranks of `context` communicate.
-    `prefix`: path of the graph with a dot at the end, or "". `widening`: 0 if each rank gathers all keys at once. If
-    keys travel around a ring, it is (bytes of a key's gradient) / (bytes of the key)."""
+    `prefix`: path of the graph with a dot at the end, or "". `widening`: if keys travel around a ring, (bytes of a
+    key's gradient) / (bytes of the key); 0 if each rank gathers all keys at once."""
     known = graph.specs()
     for node in graph.nodes:
         path, component = f"{prefix}{node.name}", node.component or {}
@@ -135,12 +135,11 @@ class _Divider:
     def _divide_node(
         self, node: Node, path: str, given: Mapping[str, TensorSpec], known: Mapping[Edge, TensorSpec]
     ) -> tuple[Node, dict[str, TensorSpec]]:
-        """Return the node with the sizes on one rank, and a dict from name to spec. The dict has the outputs of the
-        node that are divided over ranks, with their specs on one rank.
+        """Return (node, outputs) for one rank. `node`: the node with the sizes on this rank. `outputs`: {name: spec on
+        one rank} for the outputs of the node that are divided.
 
-        `given`: a dict of the same form for the divided inputs of the node. `known`: the undivided spec of each edge of
-        the graph.
-        """
+        `given`: {name: spec on one rank} for the divided inputs of the node. `known`: the undivided spec of each edge
+        of the graph."""
         if node.graph is not None:
             graph, outputs = self.divide(node.graph, f"{path}.", given)
             return replace(node, graph=graph, outputs={**node.outputs, **outputs}), outputs

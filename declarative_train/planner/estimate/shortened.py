@@ -27,8 +27,8 @@ class CopyChain:
 
 
 def find_chains(plan: Plan, least: int) -> list[CopyChain]:
-    """Return the chains of at least `least` equal copies. The copies of a chain are in one pipeline stage, and their
-    parameters have equal settings."""
+    """Return the chains of at least `least` equal copies (see `CopyChain`). The copies of a chain are in one pipeline
+    stage, and their parameters have equal settings."""
     settings = _settings(plan.parameters)
     found = []
     for run in _chains(plan.graph, ""):
@@ -46,9 +46,9 @@ def find_chains(plan: Plan, least: int) -> list[CopyChain]:
 def _chains_inside(
     plan: Plan, graph: Graph, prefix: str, least: int, settings: Mapping[str, list[tuple[Any, ...]]]
 ) -> Iterator[CopyChain]:
-    """Yield a chain for each library model in `graph` that consists of at least `least` equal blocks. Models that the
-    library cannot build with fewer blocks are left out. `prefix`: path of the graph with a dot at the end, or "".
-    `settings`: dict from the path of a module to the shapes and settings of the parameters in it."""
+    """Yield a chain for each library model in `graph` that has at least `least` equal blocks, if the library can also
+    build it with fewer. `prefix`: path of the graph with a dot at the end, or "". `settings`: {path of a module: shapes
+    and settings of its parameters}."""
     for node in graph.nodes:
         path = f"{prefix}{node.name}"
         if node.graph is not None:
@@ -75,8 +75,8 @@ def _shorten_layer(node: Node, copies: int, kept: int) -> dict[str, object] | No
 
 
 def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
-    """Return the plan with shorter chains. Of chain `runs[i]`, only the first `kept[i]` copies remain; the nodes after
-    the chain read the last of these."""
+    """Return the plan with shorter chains of equal nodes. Chain `runs[i]` keeps only its first `kept[i]` copies. Nodes
+    that read the last copy now read the last remaining one."""
     moved: dict[str, str] = {}  # removed path -> the path that replaces it
     for run, number in zip(runs, kept, strict=True):
         moved |= dict.fromkeys(run.paths[number:], run.paths[number - 1])

@@ -155,8 +155,8 @@ def _trace_whole(small: Plan, is_begun: bool, places: Sequence[int], is_split: b
 
 
 def _all_calls(small: Plan) -> int:
-    """Return how many calls of layers it takes to trace a plan, all its traces together. Return 0 if there are too
-    many; then nothing is traced."""
+    """Return the number of layer calls in all traces of a plan together; 0 if they are too many, so that nothing is
+    traced."""
     every = [(each, _long_runs(each)) for each in _fewer_microbatches(small) or [small]]
     number = sum(_calls(plan, runs) * (1 + len(runs)) for plan, runs in every)
     return number if number <= MOST_CALLS * len(every) else 0
@@ -274,7 +274,6 @@ def _prepare(plan: Plan) -> tuple[Plan, bool]:
 
 
 def _device(layout: LayoutPlan) -> Literal["cuda", "cpu", "mps"]:
-    """Return the type of device on which the ranks will run."""
     if layout.device == "auto":
         there = layout.hardware is None and torch.cuda.device_count() > 0
         return "cuda" if there or layout.hardware not in (None, "cpu") else "cpu"

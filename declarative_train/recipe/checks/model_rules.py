@@ -281,8 +281,8 @@ def _walk(frame: _Frame, wire: Wire) -> Iterator[tuple[_Frame, str, LayerNode | 
 
 
 def _find_first(node: object) -> Wire | None:
-    """Return the wire of the sequence of which a node takes only the first position. Such a node is a `sequence_pool`
-    with `mode: first`, or a slice such as `[:, 0]`. None for every other node."""
+    """Return the wire of the sequence from which `node` takes only the first position. Such a node is a `sequence_pool`
+    with `mode: first`, or a slice such as `[:, 0]`. Return None for every other node."""
     if isinstance(node, LayerNode) and node.layer.type == "sequence_pool":
         return node.inputs.get("x") if getattr(node.layer, "mode", "") == "first" else None
     root = node.expression.root if isinstance(node, ExpressionNode) else None

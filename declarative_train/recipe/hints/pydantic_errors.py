@@ -53,11 +53,10 @@ _BOUNDS = {
 
 
 class _Problem(NamedTuple):
-    """Error of pydantic with its place in the recipe.
+    """Error of pydantic with its position in the recipe.
 
-    pydantic gives the location of a value as a list of keys and indices, which begins at the validated mapping. The
-    recipe may have only the first part of this list. `path`: the part that it has, without pydantic's names of forms.
-    `rest`: the other part, such as a missing key. `node`: the YAML node to which `path` leads.
+    pydantic gives the position as a list of keys and indices below the validated mapping. `path`: the beginning of this
+    list, as far as the recipe has it. `rest`: the other keys, such as a missing key. `node`: the YAML node at `path`.
 
     `union`, `branch`: only for a value that may have several forms (a pydantic union). `union`: the path of this value.
     `branch`: the form to which this error belongs."""

@@ -28,8 +28,8 @@ def _hint_on_class(word: str, names: Collection[str]) -> str | None:
 
 
 def _hint_on_word(word: str) -> str | None:
-    """Return a sentence on `word`, a key, function or other name of another tool. (`_hint_on_class` is for classes.)
-    The sentence says what the word is called in recipes, or how to do without it. None if the word is unknown."""
+    """Return a sentence that says what a word of another tool is called in recipes, or how to do without it. Return
+    None if the word is unknown. `word`: a key, a function or another name; for a class use `_hint_on_class`."""
     if word in aliases.OTHERWISE:
         key, rest = aliases.OTHERWISE[word]
         return f"its name here is `{key}`, {rest}"

@@ -56,9 +56,8 @@ def params_read(node: Node) -> set[str]:
 
 
 def move_outside(written: Node, rendered: Node, spans: MappingABC[str, Span]) -> Node:
-    """Return a copy of `rendered`, a node of a shipped block, in which some values have a span in the recipe. These are
-    the values whose template reads exactly one block parameter, if `spans` has this parameter. They get its span. Other
-    values keep their span.
+    """Return a copy of `rendered`, a node of a shipped block, in which spans point to the recipe where this is
+    possible. A value gets a new span if its template reads exactly one block parameter, and `spans` has this parameter.
 
     `written`: the node before its templates were rendered. `spans`: {block parameter: span of its value in the recipe}.
     """

@@ -54,9 +54,9 @@ class ParamSpec(BaseModel):
 
 
 class Param(NamedTuple):
-    """Declared block parameter. `kind`: its type; None if its default is a template, and then any value is allowed.
-    `default`: the YAML node of its default. It is None if each node must set the parameter. It is a YAML null if the
-    parameter may be omitted and then has no value."""
+    """Declared block parameter. `kind`: its type; None: any value is allowed, because the default is a template.
+    `default`: the YAML node of its default; a YAML null means that the parameter may be omitted, None that every node
+    must set it."""
 
     name: str
     kind: Kind | None

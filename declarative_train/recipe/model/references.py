@@ -139,12 +139,12 @@ def no_reference(text: str, span: Span) -> Diagnostic:
 def bind(
     wanted: RequestedInputs, ports: SequenceABC[Port], kind: str, above: Edge | None
 ) -> tuple[dict[str, Edge | None], list[Diagnostic]]:
-    """Return {input: reference} for the connected inputs of a node, and errors.
+    """Return {input: reference} for the connected inputs of a node, and errors. The inputs of a variadic port are named
+    `NAME.0`, `NAME.1`, ... A missing required input is not an error here: `open_required` finds it.
 
-    `wanted`: the references that the node writes. `ports`: the inputs that the node can have. `kind`: name of its type,
-    for messages. `above`: reference to the node above; None if there is none. If `wanted` does not connect the first
-    input, this input gets the reference `above`. The inputs of a variadic port are named `NAME.0`, `NAME.1`, ...
-    Missing required inputs are not errors here: `open_required` lists them."""
+    `wanted`: the references written at the node. `ports`: the inputs that the node can have. `kind`: name of its type,
+    for messages. `above`: reference to the node above, for the first input if `wanted` does not connect it; None: there
+    is no such node."""
     bound: dict[str, Edge | None] = {}
     diagnostics: list[Diagnostic] = []
     for position, edge in enumerate(wanted.listed):

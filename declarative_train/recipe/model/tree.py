@@ -128,12 +128,11 @@ class Scope(NamedTuple):
 
 
 class BlockRules(NamedTuple):
-    """Entries of the key `parameters` in the definition of a block, for one node that uses the block.
+    """Key `parameters` in the definition of a block, for one node that uses the block.
 
-    `prefix`: path of the node. `entries`: the mapping `parameters` as written. `names`: the parameters of the block,
-    which templates in the entries can read. (A template may also read `index` if its selector passes through a
-    `repeat`.) `may_miss`: whether a selector may match no parameter of the model. It is True for shipped blocks,
-    because a block parameter can remove the layers that a selector names."""
+    `prefix`: path of the node. `entries`: the mapping as written. `names`: values of the block's parameters, which
+    templates in the entries can read. `may_miss`: a selector may match no parameter of the model. This is so for
+    shipped blocks, in which a setting can leave layers out."""
 
     prefix: str
     entries: MappingNode

@@ -71,8 +71,8 @@ class JsonlSink(Sink):
             self._stream.close()
 
     def _write(self) -> None:
-        """Write the events that wait. Raises FileNotFoundError if the file was deleted, because the events would be
-        lost."""
+        """Write the waiting events to the file. Raises FileNotFoundError if the file was deleted, because the events
+        would be lost."""
         if os.fstat(self._stream.fileno()).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, "deleted during the run", str(self._path))
         waiting, self._waiting = self._waiting, []

@@ -97,9 +97,8 @@ def local_copies(url: str) -> Iterator[str]:
 
 
 def is_uploading(folder: Path) -> bool:
-    """Return whether a run on another machine still runs and copies its folder to a URL. `folder`: a copy of this
-    folder. The file `uploaded.json` in it must have been written a short time ago, and must not say that the run has
-    ended."""
+    """Return whether a run on another machine still copies its folder to a URL. `folder`: a copy of that folder. Its
+    file `uploaded.json` must be recent, and must not say that the run has ended."""
     try:
         found = json.loads((folder / UPLOADED).read_text())
         return not found["has_ended"] and time.time() - float(found["time_unix_s"]) < 12 * PERIOD_S

@@ -163,9 +163,10 @@ def _save_plan(plan: Plan, run_dir: Path) -> None:
 
 
 def _fetch(plan: Plan, folder: Path | None) -> str | None:
-    """If `logging.dir` is a URL, copy the run that is to be continued from there to this machine. A run is not copied
-    if its event file here is at least as large as at the URL. Return a notice if the run was copied, otherwise None.
-    Raises RunFailure if the URL cannot be read."""
+    """If `logging.dir` is a URL, copy a run from there to this machine, so that it can be continued. Copy nothing if
+    its event file here is at least as large as at the URL. Return a notice if the run was copied, otherwise None.
+    `folder`: the run's folder on this machine; None: copy the newest run of the recipe. Raises RunFailure if the URL
+    cannot be read."""
     remote = plan.logging.remote
     if remote is None:
         return None
@@ -351,9 +352,9 @@ def _find_in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> ResumePoint |
 
 
 def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest undamaged checkpoint of one run, and the run to continue. `root`: the run's folder of
-    checkpoints. Return None if it has no checkpoint. If the run's own folder is unknown on this machine, a new run
-    starts from the checkpoint. Raises NoWholeCheckpoint if all checkpoints are damaged."""
+    """Return the newest undamaged checkpoint of one run, and the run to continue; None if there is no checkpoint.
+    `root`: the run's folder of checkpoints. If the run itself is not on this machine, a new run starts from the
+    checkpoint. Raises NoWholeCheckpoint if all checkpoints are damaged."""
     run = owner_of(root)
     if run is not None and Path(run).is_dir():
         lock.take(Path(run))

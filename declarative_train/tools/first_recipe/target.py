@@ -48,8 +48,8 @@ class TargetColumn:
 
     @property
     def empty_classes(self) -> list[int]:
-        """Numbers without rows, if the classes are whole numbers: those between the smallest and the largest class that
-        are not a class. Empty if the classes are not numbers, or if there are not fewer such numbers than classes."""
+        """Missing class numbers: whole numbers between the smallest and the largest class that no row has. Empty if the
+        classes are not numbers, or if the missing numbers are not fewer than the classes."""
         if not self.classes or self.values.is_text or self.values.column.dtype == "bool":
             return []
         found = {int(str(float(str(each))).partition(".")[0]) for each in self.classes}

@@ -21,7 +21,7 @@ _CHANGE, _LAYOUT = 42, 50  # largest number of letters of a name
 
 
 def describe(found: Fits) -> str:
-    """Return the text that `dtrain fits` prints for an answer, without a final newline."""
+    """Return the text that `dtrain fits` prints for its result, without a final newline."""
     parts = [
         "\n".join(_head(found)),
         section("largest parts of it", _terms(found)),

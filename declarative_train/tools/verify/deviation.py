@@ -12,17 +12,16 @@ from declarative_train.tools.verify.step_files import Place, part_at, pieces
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds for the differences between ranks and one process: rounding alone causes no larger ones.
+    """Largest differences between ranks and one process that rounding alone may cause.
 
-    start      for initial values; relative to the largest element
-    node       for the output of a layer; relative to the largest sum of absolute values that a sample's output has.
-               Also for running statistics; relative to the change of the statistic in the step
-    gradient   for a gradient, relative to its largest element; also for a loss, relative to the loss
-    floor      no bound, but a fraction of the model's largest gradient. A smaller gradient is mostly rounding, so its
-               difference is taken relative to this fraction. For running statistics likewise
-    update     for the change of a parameter, computed from equal gradients; relative to the largest change in it.
-               Also for the norm of all gradients, relative to the norm
-    """
+    start      initial values: fraction of the largest element
+    node       output of a layer: fraction of the largest sum of absolute values that a sample's output has.
+               Running statistic: fraction of its change in the step
+    gradient   gradient: fraction of its largest element. Loss: fraction of the loss
+    update     change of a parameter, computed from equal gradients: fraction of the largest change in it.
+               Norm of all gradients: fraction of the norm
+    floor      no bound, but the fraction of the model's largest gradient that replaces the largest element of a smaller
+               gradient, because a small gradient is mostly rounding. The same for the changes of running statistics"""
 
     start: float
     node: float
@@ -65,9 +64,8 @@ class Deviation:
 
 
 def deviate(parts: Iterable[tuple[torch.Tensor, tuple[int, ...]]], whole: torch.Tensor) -> Deviation:
-    """Compare a rank's parts of a tensor with the same parts of `whole`, the tensor of the single process. `parts`:
-    pairs (values of a part, index in `whole` of its first value). The comparison is on the CPU, a few rows at a
-    time."""
+    """Compare a rank's parts of a tensor with `whole`, the tensor of the single process. `parts`: pairs (values of a
+    part, index in `whole` of its first value). The comparison runs on the CPU, a few rows at a time."""
     made = Deviation()
     parts = list(parts)
     product = square = 0.0

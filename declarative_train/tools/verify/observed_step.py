@@ -43,17 +43,16 @@ _ALIVE: list[object] = []  # engines are never freed, as in a run
 
 @dataclass(slots=True)
 class RankReport:
-    """Result of comparing the step of one rank with the step of one process.
+    """Differences between the step of one rank and the step of one process.
 
-    samples                    for the index of each row in the global batch, the index of its sample in the set
-    counts, sums               for each loss term, its number of items, and this rank's sum; [] if the rank has no loss
+    samples                    index of each of the rank's rows in the global batch -> index of its sample in the set
+    counts, sums               number of items of each loss term, and this rank's sum; [] if the rank has no loss
     norm                       norm of all gradients together, as this rank computed it
-    nodes                      by path of a layer, a pair: the largest difference between its outputs for the same row,
-                               and the index of this row in the global batch. Sums over the output are compared; their
-                               difference is divided by the largest sum of absolute values of any row
+    nodes                      path of a layer -> (largest difference of a row, index of this row in the global batch).
+                               The sums over a row of the layer's output are compared. The difference is divided by the
+                               largest sum of absolute values of any row
     start, gradients, updates  deviations by parameter; None for a gradient that the rank does not have
-    statistics                 deviations by running statistic
-    """
+    statistics                 deviations by running statistic"""
 
     rank: int
     dp_rank: int

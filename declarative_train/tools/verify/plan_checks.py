@@ -218,10 +218,9 @@ def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
 
 
 def _name_in_model(path: str, found: LayerCut | str | None, experts: LayerCut | str | None) -> Cuts:
-    """Return how the parameters of the layer at `path` are divided over ranks, by their names in the model, such as
-    `path.weight`. `found`: how the layer is divided over the axis `tensor`. `experts`: how its experts are divided over
-    the axis `expert`. Both arguments use names in the layer, such as `weight`. An argument that is not a LayerCut is
-    ignored."""
+    """Return the divisions of the layer at `path`, in which parameters have their names in the model, such as
+    `path.weight` instead of `weight`. `found`: its division over the axis `tensor`. `experts`: the division of its
+    experts over the axis `expert`. A text, the reason for no division, is ignored, and so is None."""
     cuts = Cuts()
     if isinstance(found, LayerCut):
         own = {f"{path}.{name}": cut for name, cut in found.parameters.items()}

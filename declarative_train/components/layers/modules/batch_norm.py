@@ -121,10 +121,8 @@ class BatchNormModule(nn.Module):
         return y.reshape(-1, num_groups, *x.shape[1:]).transpose(0, 1).flatten(0, 1) if num_groups > 1 else y
 
     def _across_ranks(self, x: Tensor, span: int) -> Tensor:
-        """Return the rows `x`, normalised by the mean and variance of their group. `x`: the rows of the group that this
-        rank has. The other rows are on neighbouring ranks; `span` is the number of ranks of the group. A rank without
-        rows must call this method too.
-        """
+        """Return this rank's rows `x`, normalised by the mean and variance of all rows of their group. `span`: number
+        of neighbouring ranks that have the rows of the group. A rank without rows must call this method too."""
         group = self.groups.process_groups[span]
         y, mean, var, count = _NormaliseAcross.apply(x, *self._scale_and_shift(), self.eps, group)  # type: ignore[no-untyped-call]
         if self.groups.recording:

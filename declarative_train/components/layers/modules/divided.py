@@ -45,10 +45,9 @@ class TensorRanks:
         self.index, self.size = peers.rank, peers.size
 
     def enter(self, x: Tensor) -> Tensor:
-        """Return all tokens of the input of a divided layer, the same on all ranks. `x`: this rank's tokens if `reads`
-        is "tokens", otherwise all tokens. In the backward, the gradients of all ranks are summed. If `reads` is
-        "joined", `x` is returned unchanged: `gather_tokens` has gathered the tokens before, and it sums the gradients.
-        """
+        """Return the input of a divided layer with all tokens, equal on all ranks. The backward sums the gradients of
+        the ranks. `x`: the input, with only this rank's tokens if `reads` is "tokens". If `reads` is "joined", `x` is
+        returned unchanged, because `gather_tokens` has already gathered the tokens."""
         if self._reads == "joined":  # `gather_tokens` has gathered the tokens, and will sum the gradients
             return x
         if self._reads == "tokens":

@@ -49,12 +49,11 @@ _LINEARS = {"columns": ColumnLinear, "vocabulary": ColumnLinear, "gathered": Gat
 
 
 def divide_linear(linear: nn.Linear, kind: str, ranks: TensorRanks) -> nn.Linear:
-    """Return a linear layer that computes this rank's part of `linear`. The caller replaces the parameters by their
-    parts.
+    """Return the layer that computes this rank's part of `linear`. Its parameters are still whole; the caller replaces
+    them by their parts.
 
-    `kind`: how the layer is divided (`LayerCut.kind`). With "heads", `linear` itself is returned: it is inside an
-    attention layer, which does the communication. If `linear` has its own method `divide`, this method is called, and
-    `linear` is returned. A layer with an adapter has this method.
+    `kind`: how the layer is divided (`LayerCut.kind`). With "heads", `linear` itself is returned, because its attention
+    layer communicates. A layer with a method `divide`, such as a layer with an adapter, divides itself and is returned.
     """
     if callable(divide := getattr(linear, "divide", None)):
         divide(kind, ranks)

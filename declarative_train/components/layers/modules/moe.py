@@ -219,10 +219,10 @@ def apply_experts(
 ) -> Tensor:
     """Return (N, D): for each row of `x_ND`, the weighted sum of the results of its K experts.
 
-    `chosen_NK`: indices of the experts. `weights_NK`: their weights. `experts(rows, ends)`: function that computes
-    rows sorted by expert (`ExpertsModule`). With `peers`, this function computes only the experts of this rank, and
-    rows are exchanged with the other ranks.
-    """
+    `chosen_NK`, `weights_NK`: index and weight of each of these experts. `experts(rows, ends)`: function that applies
+    the experts to `rows`, which are sorted by expert; `ends[e]` is the index after the last row of expert e. `peers`:
+    the ranks that divide the experts; each row is then sent to the rank that has its expert. None: this rank has all
+    experts."""
     K = chosen_NK.shape[1]
     numbers, order = chosen_NK.flatten().sort(stable=True)
     back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))

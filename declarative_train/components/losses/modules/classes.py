@@ -136,10 +136,8 @@ class OverClasses(nn.Module, LossModule):
 
     def _classes_at_1(self, x: Tensor, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return scores `x`, targets `y` and weights with the classes in dimension 1, as torch expects. If the classes
-        are the last dimension, all dimensions before it are flattened to one. In deterministic runs, any class
-        dimension is first made the last, and the others are flattened. The reason: CUDA's kernel for scores with
-        spatial dimensions, `nll_loss2d`, is not deterministic.
-        """
+        are the last dimension, all other dimensions are flattened to one. In deterministic runs they are always
+        flattened, because CUDA's kernel for scores with spatial dimensions, `nll_loss2d`, is not deterministic."""
         if self.rank > 1 and (self.axis == self.rank - 1 or torch.are_deterministic_algorithms_enabled()):
             x = x.movedim(self.axis + 1, -1).reshape(-1, self.num_classes)
             y = y.movedim(self.axis + 1, -1).reshape(-1, self.num_classes) if self.soft else y.reshape(-1)
@@ -185,9 +183,8 @@ class DividedCrossEntropy:
 
 
 class OfItems(OverClasses):
-    """Loss over classes whose input is the loss of each item, (B, *S), not scores. A `ChunkedHead` has computed these
-    losses. `sum` multiplies them by the weights of the items, and adds them up.
-    """
+    """Loss over classes whose input is not scores, but the loss of each item, (B, *S), as a `ChunkedHead` computes it.
+    `sum` adds up these losses, weighted by the mask and the row weights."""
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
         weight = item_weight(mask, row_weight, input.dim(), input.dtype)

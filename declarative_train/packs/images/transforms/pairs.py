@@ -86,8 +86,8 @@ class CutMix(PairTransform):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return one rectangle for each of R images, as (top, left, bottom, right), each (R,). Its center is a random
         pixel, and it is cut off at the edges of the image. `shares`: for each image, the fraction outside the rectangle
-        before it is cut off. `numbers`: indices of the samples. `key`: number of the transform. The random pixel
-        depends on `numbers` and `key`."""
+        before it is cut off. `numbers`: indices of the samples; they and `key`, the number of the transform, determine
+        the random pixel."""
         import numpy as np
 
         down, across = (

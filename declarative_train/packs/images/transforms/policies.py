@@ -126,9 +126,11 @@ def _apply_change(
     greatest: dict[str, tuple[float, float]],
     made: frozenset[str] = frozenset(_CHANGES),
 ) -> list[Any]:
-    """Draw a change, apply it to the images of a sample, and return the changed images. `made`: the changes that may be
-    applied. If another one is drawn, the images are returned unchanged. (A mask does not change its colours, but must
-    draw the same random numbers as its image.) `level`, `greatest`: as in `_change`."""
+    """Draw a random change, apply it to the images of a sample, and return the changed images. `level`, `greatest`: as
+    in `_change`.
+
+    `made`: the changes that may be applied; if another one is drawn, the images are returned unchanged. In this way a
+    mask keeps its colours, but draws the same random numbers as its image."""
     name, amount = _change(drawn, level, greatest)
     return [_CHANGES[name](each, amount(each.height, each.width)) for each in values] if name in made else values
 

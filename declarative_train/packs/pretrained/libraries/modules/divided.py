@@ -1,6 +1,6 @@
-"""Division of a model of transformers over the ranks of the axes `tensor` and `expert`. The functions here replace
-linear layers and experts by their part on one rank, and put hooks on other modules; both exchange values with the other
-ranks. `division.py` decides what is divided, and how."""
+"""Division of a model of transformers over the ranks of the axes `tensor` and `expert`, as `division.py` decides. The
+functions here replace linear layers and experts by this rank's part of them, and put hooks on other modules. The new
+layers and the hooks communicate with the other ranks."""
 
 from __future__ import annotations
 

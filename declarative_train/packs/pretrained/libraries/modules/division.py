@@ -257,8 +257,8 @@ def _group_of(name: str) -> str:
 
 
 def _find_ties_apart(model: nn.Module, cuts: dict[str, LayerCut]) -> Iterator[tuple[str, str]]:
-    """Yield (group, reason) for each group that must stay whole because of a tied parameter. It is a group in which
-    `cuts` divides a parameter, while the parameter to which it is tied is not divided in the same way."""
+    """Yield (group, reason) for each group of submodules that must stay undivided because of a tied parameter: `cuts`
+    divides a parameter in the group, but not in the same way the parameter to which it is tied."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)

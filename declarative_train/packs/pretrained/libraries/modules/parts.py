@@ -1,11 +1,12 @@
 """Parts of a model of transformers in a pipeline: the modules before the layers, each layer, the norm after them, and
 the head. The library's plan for the model's class (`pp_plan`, made of `base_model_pp_plan`) names them.
 
-A part is a module of the library. But some values are computed in the model's own forward, not in a module: the rotary
+A part is a module of the library. But the model's own forward computes some values outside of the modules: the rotary
 positions and masks that all layers read, and the scale of the scores after the norm. So a layer or the head is run
-through this forward, in a *frame*: a copy of the model in which every other part returns its input. When the parts are
-found, the forward is tried on tensors without values. Each part must read the output of the part before it, and nothing
-else that depends on a parameter."""
+through this forward, in a *frame*: a copy of the model in which every other part returns its input.
+
+To find the parts, the forward is tried on tensors without values. Each part must read the output of the part before it,
+and nothing else that depends on a parameter."""
 
 from __future__ import annotations
 
