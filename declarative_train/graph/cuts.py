@@ -287,8 +287,8 @@ class _Deriver:
         """Add `node`, which computes each feature separately, to a region (nodes that are divided together). Then add
         the nodes that compute its inputs, back to the first linear layers. Return the names of all added nodes.
 
-        `columns`: the function writes into it the divisions of the first linear layers, by name. `inner`: it writes
-        into it the names of the other nodes. Raises _RegionError if an input cannot be divided by features.
+        `columns` collects the divisions of these linear layers, by name. `inner` collects the names of the other nodes.
+        Raises _RegionError if an input cannot be divided by features.
         """
         inner.add(node.name)
         added = [node.name]

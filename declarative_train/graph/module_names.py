@@ -130,8 +130,7 @@ class ByName(nn.Module):
 
 
 class Named(ByName, fx.GraphModule):
-    """GraphModule for a graph in which some node, at any depth, has a name that is also an attribute of torch's
-    modules."""
+    """GraphModule for a graph with a node, at any depth, that is called like an attribute of torch's modules."""
 
     def __init__(self, root: nn.Module, graph: fx.Graph, class_name: str = "GraphModule") -> None:
         super().__init__(root, graph, class_name)

@@ -1,4 +1,4 @@
-"""Variables that templates can read, such as `vars` and `env`. Their values have lists where recipes have tuples."""
+"""Variables that templates can read, such as `vars` and `env`. A YAML list is a Python list in them, not a tuple."""
 
 from __future__ import annotations
 

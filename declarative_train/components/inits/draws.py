@@ -123,9 +123,9 @@ class Draws:
         return _to_unit(words.view("<u4"))
 
     def _normal(self, number: int, count: int) -> np.ndarray:
-        """Return at least the first `count` standard normal numbers of the block with index `number`, by Box and
-        Muller. Each 64-bit word gives two numbers: element i of the block's first half (cosine) and element i of its
-        second half (sine)."""
+        """Return at least the first `count` standard normal numbers of the block with index `number`. By the method of
+        Box and Muller, word i of 64 bits gives the i-th number of the block's first half (with the cosine), and the
+        i-th number of its second half (with the sine)."""
         import numpy as np
 
         half = BLOCK // 2

@@ -289,8 +289,8 @@ class _TurnInserter(NodeTransformer):
 
 
 def _mark_statement(loop: nodes.Const, target: nodes.Name) -> nodes.Node:
-    """Return a template statement that writes a mark into the rendered text: the text after it belongs to the message
-    in the variable `target`. `loop`: number of the loop that contains the statement."""
+    """Return a template statement that writes a mark into the rendered text. The mark says that the text after it
+    belongs to the message in the variable `target`. `loop`: number of the loop that contains the statement."""
     return nodes.Output([_call_node("mark_turn", [loop, nodes.Name(target.name, "load")])], lineno=target.lineno)
 
 

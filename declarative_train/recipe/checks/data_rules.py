@@ -141,9 +141,9 @@ def _reach_of(node: LayerNode) -> int:
 
 
 def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
-    """Return whether `given` is `target` one row earlier, like the input of next-token prediction. `given` must have
-    all columns of `target` and begin one row earlier. It may also end one row earlier, or at the last or second-last
-    row."""
+    """Return whether `given` has the rows of `target` shifted by one row, like the input of next-token prediction. It
+    must have all columns of `target`, and begin one row earlier. It must also end one row earlier, or at the last or
+    second-last row of the field."""
     if (
         given is None
         or not target.columns
