@@ -67,8 +67,8 @@ LOG = SkipLog()
 
 
 def read_skipped(path: str) -> list[Skipped]:
-    """Return the skipped rows in the log file at `path`, to which all processes of a run write; [] if it cannot be
-    read. A row that several processes wrote is returned once."""
+    """Return the skipped rows in the log file at `path`, to which all processes of a run write. A row that several
+    processes wrote is returned once. Return [] if the file cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = [json.loads(line) for line in file]

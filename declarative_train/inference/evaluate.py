@@ -224,8 +224,8 @@ OriginBatch = tuple[Batch, "Sequence[Origin] | _LazyOrigins"]
 
 
 class _Shares(Protocol):
-    """Interface of a function that returns the batches of one rank: every `num`-th batch, beginning with the batch of
-    index `first`. Each batch comes with the origins (file and row) of its rows."""
+    """Interface of a function that returns the batches of one rank: every `num`-th batch, from the one with index
+    `first`. Each batch comes with the origins (file and row) of its rows."""
 
     def __call__(self, first: int, num: int) -> Iterable[OriginBatch]: ...
 

@@ -19,8 +19,8 @@ def plan_flops(
     recomputation: Recomputation,
     heads: Collection[str] = (),
 ) -> FlopsPlan:
-    """Return the number of operations for one sample: those of the forward, of the backward, and of the part of the
-    forward that is computed again in the backward.
+    """Return three numbers of operations for one sample: of the forward, of the backward, and of what the backward
+    computes again because of checkpointing.
 
     `units`: paths of the blocks of the model; `recomputation` decides which of them are computed again. `heads`: nodes
     whose forward is always computed again, because their loss is computed in chunks.

@@ -43,7 +43,7 @@ class Randomness:
 
     def begin(self, step: int, chunk: int, part: int = 0) -> None:
         """Seed the generators before the forward of a chunk (the rows of one forward). `chunk`: index of the chunk in
-        the step. `part`: index of the pipeline stage, because a rank may have several; 0 without a pipeline."""
+        the step. `part`: index of the pipeline stage, as a rank may have several stages; 0 without a pipeline."""
         if self._needed:
             for number, generator in enumerate(self._generators):
                 generator.manual_seed(mix(self._key, step, chunk, part, number))

@@ -211,8 +211,8 @@ def _answer(name: str, said: tuple[Meaning, ...], kind: Inputs) -> ProgramOutput
 def _assemble(
     network: fx.GraphModule, inputs: Sequence[ProgramInput], answers: Sequence[ProgramOutput], dtype: torch.dtype
 ) -> fx.GraphModule:
-    """Return a module that prepares `inputs`, runs `network`, and converts `answers` to their units. Its arguments have
-    the same names as those of `network`."""
+    """Return a module that prepares `inputs`, runs `network`, and converts its outputs, described by `answers`, to
+    their units. Its arguments have the same names as those of `network`."""
     root = nn.Module()
     root.add_module("network", for_tools(network))
     lines = fx.Graph()

@@ -1,5 +1,6 @@
-"""Step of a single rank in this process, without the other ranks. The engine (`engine/engine.py`) runs on tensors
-without memory, in process groups that send nothing."""
+"""Training step of a single rank, run in this process without the other ranks in order to trace its memory. The engine
+(`engine/engine.py`) runs on tensors without memory, in process groups that send nothing.
+"""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ def _check_ranks(plan: Plan) -> Iterator[str]:
 
 
 def _check_rows(plan: Plan) -> Iterator[str]:
-    """Yield a sentence for each mistake in how the global batch is divided. Each row must count exactly once. Gradients
-    are averaged over ranks, so the loss of each rank must be multiplied by a factor that cancels the division."""
+    """Yield a sentence for each mistake in how the global batch is divided: if rows are read twice or not at all, or if
+    the factor of each rank's loss does not cancel the mean of the gradients over ranks."""
     batch, layout = plan.batch, plan.layout
     read = batch.data_parallel_size * batch.accumulation * batch.microbatch_size * batch.num_microbatches
     if read != batch.global_batch_size:

@@ -153,8 +153,8 @@ def _motions(
 
 
 class TrivialAugment(Transform):
-    """Random change of random strength: Mueller and Hutter, https://arxiv.org/abs/2103.10158, with the ranges that the
-    paper calls wide."""
+    """Random change of random strength, in the paper's wide ranges: Mueller and Hutter,
+    https://arxiv.org/abs/2103.10158."""
 
     is_random: ClassVar[bool] = True
     changes_colours: ClassVar[bool] = True

@@ -66,8 +66,8 @@ class LowRank(Adapter):
         return self
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
-        """Return the keys of the adapter as data. If `from` is set, the keys whose values are in that folder are left
-        out. `from` and `split` are left out if they are not set. `defaults`: as in `Component.as_data`."""
+        """Return the keys of the adapter as data, without `from` and `split` if they are not set. With `from`, also
+        leave out the keys whose values are read from that folder. `defaults`: as in `Component.as_data`."""
         data = super().as_data(defaults=defaults)
         given = ("rank", "alpha", "rslora", "split") if self.folder is not None else ()
         absent = [key for key in (FROM, "split") if data.get(key) is None]

@@ -220,8 +220,8 @@ def _parameters_on_meta() -> Iterator[None]:
 
 
 class _Draws(TorchFunctionMode):
-    """Mode in which functions that draw random values into a tensor skip tensors on the meta device, because these have
-    no values."""
+    """Torch function mode in which functions that fill a tensor with random values skip tensors on the meta device,
+    because these have no values."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
