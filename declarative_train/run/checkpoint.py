@@ -74,7 +74,7 @@ class Checkpoints:
     def __init__(
         self, plan: Plan, engine: Engine, store: CheckpointStore, before_publishing: Callable[[], None] = lambda: None
     ) -> None:
-        """Prepare the saving. `before_publishing`: function that rank 0 calls before each checkpoint becomes visible."""
+        """Prepare the saving. `before_publishing`: function that rank 0 calls before a checkpoint becomes visible."""
         self.store = store
         self._before_publishing = before_publishing
         self._plan = plan
