@@ -192,10 +192,10 @@ class RolledOrder:
 def _stream_of(
     slot: np.ndarray, rounds: np.ndarray, first: np.ndarray, phase: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Return the index of the stream that has each of N samples. The arguments are arrays (N,).
+    """Return the index of the stream to which each of N samples belongs. The arguments are arrays (N,).
 
-    Each sample is in a range of the sequence of an epoch, after the range was sorted by stream. `slot`: index of the
-    sample in the sorted range. The other arguments say how many samples of each stream the range has:
+    Each sample is in a list of samples that is sorted by stream. `slot`: index of the sample in its list. The other
+    arguments say how many samples of each stream the list has:
 
     streams 0 to first - 1        rounds + 1
     streams first to phase - 1    rounds

@@ -104,8 +104,8 @@ class NodeLauncher:
     `num_nodes`  number of nodes; "" if the launcher has no such variable
     `heads`      address of node 0, the head node; the first of these variables that has a value is read
     `port`       port of node 0
-    `only`       (variable, value): the launcher is recognised only if the variable has this value, or the value of the
-                 variable `value` if there is one with this name. ("", ""): no condition
+    `only`       (variable, wanted): the launcher is recognised only if the variable has the value `wanted`, or the same
+                 value as the variable called `wanted`. ("", ""): no condition
     """
 
     name: str
@@ -116,7 +116,6 @@ class NodeLauncher:
     only: tuple[str, str] = ("", "")
 
 
-# the second part of `only` may also be the name of a variable with the wanted value
 NODE_LAUNCHERS = (
     NodeLauncher("Kubeflow TrainJob", "PET_NODE_RANK", "PET_NNODES", ("PET_MASTER_ADDR",), "PET_MASTER_PORT"),
     NodeLauncher("SkyPilot", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", ("MASTER_ADDR", "SKYPILOT_NODE_IPS")),

@@ -233,8 +233,8 @@ def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | 
 
 
 def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
-    """Return the map `tensors` without `tensors.prefix` in the names of the files' tensors. A library saves a model
-    without an output layer (head) under these names."""
+    """Return the map `tensors` with the names that the files have if the model was saved without its output layer
+    (head): those names lack `tensors.prefix`."""
     cut = {
         name: [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
         for name, parts in tensors.entries.items()

@@ -86,9 +86,9 @@ def _gather(
 
 
 def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -> list[tuple[bool, list[str]]]:
-    """Return the groups of nodes whose parameters fsdp gathers together, as pairs (again, names of the nodes). `again`:
-    whether the parameters may be gathered a second time, for the backward. It is False for two kinds of groups, which
-    stay gathered: the nodes after the last unit, and the nodes of a stage that are in no other group."""
+    """Return (again, names of nodes) for each group of nodes whose parameters fsdp gathers together. `again`: whether
+    the parameters may be gathered again in the backward. Two kinds of groups stay gathered: the nodes after the last
+    unit (repeated block), and the nodes of a stage that are in no other group."""
     units = [
         name
         for name in part.nodes

@@ -92,8 +92,8 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
-    """Return a layer through which the model can copy the target, or None. In such a layer, a position can depend on
-    later ones. The layer reads the columns of `target` from one row earlier on, and `wire` depends on the layer."""
+    """Return a layer through which the model can copy the target to the output `wire`, or None. It is a layer in which
+    a position can depend on later ones, and that reads the columns of `target` shifted by one row."""
     assert draft.scope is not None
     waiting: list[tuple[_ScopeFrame, Wire, LayerNode | None]] = [(_ScopeFrame(draft.scope), wire, None)]
     seen: set[tuple[int, Wire, bool]] = set()
