@@ -70,11 +70,12 @@ class LayerCut:
 
     kind        how the layer is divided
     parameters  how each divided parameter is divided, by name; every rank has a copy of all others
-    summed      names of parameters of which every rank has a copy, but uses it for a part of the features only; their
-                gradients are summed over the ranks
-    whole       for a layer that is divided by positions: names of the inputs and outputs that are not divided, because
-                they have no dimension of positions; they have the same values on all ranks
-    parts       for a model of a library (kind "inside"): division of each submodule that has parameters, by path"""
+    summed      names of parameters that every rank has whole, but uses for a part of the features only; their gradients
+                are summed over the ranks
+    whole       for a layer that is divided by positions: names of the inputs and outputs that have no dimension of
+                positions; they are the same on all ranks
+    parts       for a model of a library (kind "inside"): division of each submodule that has parameters, by path
+    """
 
     kind: CutKind
     parameters: dict[str, ParameterCut]

@@ -331,8 +331,9 @@ def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int 
 
 
 def most_held_of_others(training: PreparedSet) -> int:
-    """Return the size in bytes up to which an evaluated set is kept in memory. It is 0 if the training set is read in
-    blocks: the rows of the other set are spread over all files, which would all be read before the first step."""
+    """Return the size in bytes up to which a set other than the training set is kept in memory. It is 0 if the training
+    set is read in blocks: the rows of the other set are spread over all files, which would all be read before the first
+    step."""
     return 0 if training.table.blocks is not None and training.held is None else HOLD_BYTES
 
 

@@ -78,7 +78,7 @@ def _or_none(run: Callable[[], Any]) -> Any:
 
 
 class _Trial:
-    """Trial of a layer on made-up samples. `when`: whether the layer is run in training or in evaluation mode."""
+    """Trial of a layer, which is run on generated samples. `when`: in training or in evaluation mode."""
 
     def __init__(self, module: nn.Module, inputs: Inputs, when: When) -> None:
         self._module, self._inputs, self._is_training = module, inputs, when == "training"

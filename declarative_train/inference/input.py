@@ -47,8 +47,8 @@ class Input:
 
     `names`                       names of the columns in the first file
     `large`                       columns whose values are whole files (images)
-    `pieces(columns, most)`       yields pieces of at most `most` rows (None: no limit); `columns` will be read
-    `read_piece(piece, columns)`  reads these columns of a piece
+    `pieces(columns, most)`       yields pieces of at most `most` rows (None: no limit), to be read with `read_piece`
+    `read_piece(piece, columns)`  reads the columns of one piece, the same as given to `pieces`
     `decimal`                     decimal point of numbers in text
     """
 

@@ -72,7 +72,7 @@ def importance(key: str) -> tuple[int, str]:
 
 
 def select_distinguishing(keys: Iterable[str]) -> list[str]:
-    """Return those of `keys` that say how two runs differ as experiments, the most important first. Keys of logging,
+    """Return the keys that matter when two runs are compared as experiments, the most important first. Keys of logging,
     for example, are left out."""
     return sorted((key for key in set(keys) if not _UNINFORMATIVE.fullmatch(key)), key=importance)
 

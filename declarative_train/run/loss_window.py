@@ -227,8 +227,8 @@ def compute_terms(engine: Engine, results: Sequence[StepResult]) -> list[Terms]:
 def sum_over_ranks(
     engine: Engine, results: Sequence[StepResult], votes: Sequence[float]
 ) -> tuple[list[Terms], list[float]]:
-    """Return the values of the loss terms in each step (see `compute_terms`), and the sums of `votes` over all ranks.
-    Both are computed with a single collective."""
+    """Return the values of the loss terms in each step (see `compute_terms`), and the sum over all ranks of each number
+    in `votes`. Both are computed with a single collective."""
     shares = _local_sums(engine, results)
     summed = engine.ranks.sum(torch.cat([shares.reshape(-1), shares.new_tensor(votes)]))
     if votes and engine.position.tensor is not None:  # not in `engine.ranks`: they have the same losses

@@ -31,8 +31,8 @@ class Sink(ABC):
 
     @classmethod
     def from_settings(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
-        """Open the sink for a run. The sinks that a recipe can choose (table `CHOICES`) define this method. `settings`:
-        the sink's keys under `logging.sinks`. Raises OSError."""
+        """Open the sink. `settings`: its keys under `logging.sinks`. Raises OSError. Only the sinks that a recipe can
+        choose (table `CHOICES`) define this method."""
         return cls.of_run(run_dir, True)
 
     @abstractmethod

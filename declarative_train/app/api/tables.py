@@ -80,7 +80,8 @@ def step_rows(events: Iterable[Event]) -> list[Row]:
 
 
 def epoch_rows(events: Iterable[Event]) -> list[Row]:
-    """Return one row per epoch: the training means over the epoch, and the results of the evaluations at its end."""
+    """Return one row per epoch: the training losses and metrics, averaged over the epoch, and the results of the
+    evaluations at its end."""
     rows: list[Row] = []
     evaluated: dict[int, dict[str, float]] = {}
     for event in events:

@@ -199,8 +199,8 @@ def _list_block_starts(table: Table) -> np.ndarray:
 
 
 def _find_common_columns(tables: dict[str, Table]) -> tuple[dict[str, Column], dict[str, str]]:
-    """Return two dicts: the columns that all tables have, by name; and, for every other column, the reason why it is
-    left out, by name. Raises SourceError if there is no common column."""
+    """Return the columns that all tables have, by name, and {name of another column: why it is left out}. Raises
+    SourceError if there is no common column."""
     columns: dict[str, Column] = {}
     names = dict.fromkeys(name for table in tables.values() for name in (*table.columns, *table.left_out))
     left_out: dict[str, str] = {}

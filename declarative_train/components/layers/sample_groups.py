@@ -164,7 +164,8 @@ class HoldsSamples(Protocol):
 
 
 def attach(model: nn.Module, groups: SampleGroups) -> None:
-    """Set the attribute `groups` of every module in `model` that computes over groups of samples (a batch norm)."""
+    """Set the attribute `groups` of every module in `model` that computes over groups of samples, as a batch norm does
+    in training."""
     for module in model.modules():
         if isinstance(module, MixesSamples):
             module.groups = groups

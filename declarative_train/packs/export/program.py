@@ -100,7 +100,7 @@ class Program:
         return {entry.name: _draw_rows(entry, count, generator) for entry in self.inputs}
 
     def answers(self, rows: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, torch.Tensor]:
-        """Return {name: output} for `rows`. `seed`: seed of random outputs."""
+        """Run the program on `rows`, and return {name of an output: tensor}. `seed`: seed of random outputs."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             found = self.module(*self.arguments(rows))

@@ -107,7 +107,7 @@ class Rendering:
 
 
 def _roles(tree: nodes.Template) -> Iterator[str]:
-    """Yield the constant strings with which a template compares the role of a message."""
+    """Yield the constant strings that a template compares with the role of a message, such as `user`."""
     for compare in tree.find_all(nodes.Compare):
         sides = [compare.expr, *(operand.expr for operand in compare.ops)]
         if any(_is_role(side) for side in sides):

@@ -75,7 +75,7 @@ Piece = tuple[str, int, int, bool]
 
 
 def _divide_file(path: str, size: int) -> list[Piece]:
-    """Divide a large file into pieces that end with a line and are encoded separately. `size`: bytes of the file."""
+    """Divide a large file into pieces of whole lines, which are encoded separately. `size`: bytes of the file."""
     ends = [0]
     while ends[-1] < size:
         target = ends[-1] + _PIECE

@@ -25,7 +25,8 @@ _WIDE = ("h", "b", "gb", "gh", "rtx-5")  # GPUs with compute capability 9.0 or m
 
 @dataclass(frozen=True, slots=True)
 class RuntimeMemory:
-    """Memory of a GPU that belongs to no live tensor. `what`: its use. `source`: where the figure was published."""
+    """Memory that a GPU needs besides live tensors, for one use. `what`: the use, such as the CUDA context. `source`:
+    where the figure was published."""
 
     what: str
     num_bytes: int

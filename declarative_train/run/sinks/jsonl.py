@@ -41,8 +41,9 @@ _KINDS: dict[str, type] = {
 
 
 class JsonlSink(Sink):
-    """Sink that appends to the file `path`. Steps and epochs are written at most half a second later, all other events
-    at once. So a crash may lose the last steps, but none from before the last checkpoint."""
+    """Sink that appends to the file `path`. Steps and epochs are collected and written about every half second; any
+    other event is written at once, after those that wait. So a crash may lose the last steps, but none from before the
+    last checkpoint."""
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:

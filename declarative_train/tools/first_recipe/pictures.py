@@ -207,8 +207,9 @@ class PictureRecipe:
 
 
 def make_of_folder(folder: str, target: str | None, path: Path, name: str, schema: str) -> PictureRecipe:
-    """Return the contents of a recipe for class folders. `target`: the value of the user's `--target`, which must be
-    None or the label column. `path`: the recipe's file. Raises UnusableError and SourceError."""
+    """Return the contents of a recipe for a folder that has one folder of images per class. `target`: the value of the
+    user's `--target`, which must be None or the label column. `path`: the recipe's file. Raises UnusableError and
+    SourceError."""
     if target not in (None, LABEL):
         raise UnusableError(
             f"{format_path(folder)} is a folder of pictures, whose classes are the names of its folders",

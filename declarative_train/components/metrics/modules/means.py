@@ -149,9 +149,10 @@ def relative(x: Tensor, y: Tensor) -> Tensor:
 
 
 class Determination(MetricModule):
-    """Accumulator of the coefficient of determination. For each of the D elements of a row it is 1 - (sum of squared
-    errors) / (sum of squared deviations of the target from its mean); the result is the mean over the D elements. The
-    deviations are computed from targets minus the first target. So targets far from 0 lose no precision, and equal
+    """Accumulator of the coefficient of determination: 1 - (sum of squared errors) / (sum of squared deviations of the
+    target from its mean), for each of the D elements of a row; the result is the mean over the D elements.
+
+    Deviations are computed from targets minus the first target, so targets far from 0 lose no precision, and equal
     targets have deviation 0.
     """
 

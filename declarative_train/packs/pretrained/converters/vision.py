@@ -1,4 +1,4 @@
-"""Converters for image models: classes, sizes of images, and the keys of timm's configs."""
+"""Converters between the configs of image models and dtrain's blocks: classes, sizes of images, keys of timm."""
 
 from __future__ import annotations
 

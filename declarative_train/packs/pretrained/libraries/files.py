@@ -1,5 +1,5 @@
-"""Files of a published model. The headers of their tensors are compared with a library's model; tensors are read by
-rows."""
+"""Files of a published model: a check of the headers of their tensors against a library's model, and reading of tensors
+by rows."""
 
 from __future__ import annotations
 
