@@ -117,7 +117,7 @@ class Coordinator:
         return [seen for seen in self._seen.values() if seen.status.agent in self._names]
 
     def _read_others(self, now_s: float) -> None:
-        """Read from the store which agents are new, and the newest status of each."""
+        """Register the agents that are new in the key-value store, and read the newest status of each agent."""
         store = self._store
         assert store is not None
         for number in range(len(self._names) + 1, store.add("hello", 0) + 1):

@@ -336,8 +336,8 @@ def confirm_request(scratch: Path, rank: int) -> None:
 
 
 def exit_late(scratch: Path, loses: bool) -> None:
-    """Exit in the middle of a step, because the time to stop is over. The parent prints the reason from a file in
-    `scratch`. `loses`: whether steps are lost, which changes the exit code."""
+    """Exit in the middle of a step, because the run did not stop in the time allowed. The parent prints the reason from
+    a file in `scratch`. `loses`: whether steps are lost, which changes the exit code."""
     with suppress(OSError):  # the disk may be full
         (scratch / LATE).write_text(late_reason())
     exit_process(code_without_save(loses, signal.SIGTERM))

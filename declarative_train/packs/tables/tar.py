@@ -242,8 +242,8 @@ def _stamp(path: str) -> Stamp | None:
 
 
 def _index_of(path: str, stamped: Stamp | None) -> BuiltIndex:
-    """Return the index of an archive from the cache; build and store it if it is not cached. `stamped`: size and tag of
-    the archive; None: do not use the cache. Raises SourceError."""
+    """Return the index of an archive from the cache; build and store it if it is not cached. `stamped`: size and date
+    of the archive; None: do not use the cache. Raises SourceError."""
     if packing(path) is not None:
         message = f"{format_path(path)} is compressed, so its files cannot be read directly"
         raise SourceError("unreadable", message, help="decompress it to a `.tar`: pictures are compressed already")
