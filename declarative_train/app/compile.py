@@ -63,7 +63,7 @@ def report_missing(path: str) -> bool:
 
 
 def compile_recipe(args: argparse.Namespace, *, plugins: bool) -> CompileResult:
-    """Compile the recipe that the arguments name, as `compile_loaded` does."""
+    """Load and compile the recipe that the command line names. `plugins`: whether the code of plugins may run."""
     return compile_loaded(load_recipe(args, plugins=plugins))
 
 

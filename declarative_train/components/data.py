@@ -304,7 +304,7 @@ class Field(Component, ABC):
         return False
 
     def padding(self) -> int:
-        """Return the number with which values that are too short are filled up. Call it only if `pads`."""
+        """Return the number that fills up values that are too short. Call it only if `pads` is true."""
         raise NotImplementedError(self.type)
 
     def unread(self, columns: Sequence[Column], others: "Collection[str]") -> tuple[str, str] | None:

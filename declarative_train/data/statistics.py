@@ -69,8 +69,8 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class StatisticsCache:
-    """Cache on disk of the statistics of some rows of `table`. `cut`: how these rows were chosen, as a part of the
-    cache key."""
+    """Cache on disk of the statistics of some rows of `table`. `cut`: description of how these rows are chosen; it is a
+    part of the cache key."""
 
     table: Table
     cut: tuple[object, ...]
@@ -119,8 +119,8 @@ class Inherited(NamedTuple):
         return {key: value for key, value in self.spec.statistics.items() if key not in _OF_THE_DATA}
 
     def is_alike(self, field: Field) -> bool:
-        """Return whether `field` has the same keys and values as in the earlier run, and that run has statistics of it.
-        Then these are used, and none are computed."""
+        """Return whether the statistics of the earlier run can be used for `field`: it has some, and the keys of the
+        field have not changed since."""
         return bool(self.statistics) and self.spec.component == field.as_data()
 
 
@@ -133,8 +133,9 @@ def origin_of(inherited: Inherited | None) -> str:
 def measure_missing(
     table: Table, training: SetRows, parts: Sequence[FieldReader], inherited: Mapping[str, Inherited]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
-    """Return statistics and errors like `measure`, but take the statistics in `inherited`, which an earlier run
-    measured, from there. Only the others are computed."""
+    """Return the statistics of each field, and the error of each field that failed, by field name. A field in
+    `inherited` keeps its statistics of an earlier run. It is measured only if that run has none, or if its keys have
+    changed since."""
     taken = {name: each.statistics for name, each in inherited.items()}
     asked = [part for part in parts if part.name not in taken or not inherited[part.name].is_alike(part.field)]
     statistics, problems = measure(table, training, asked)

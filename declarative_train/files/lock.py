@@ -75,7 +75,8 @@ class FileLock:
                 os.utime(self.handle)
 
     def release(self, *, remove: bool = True) -> None:
-        """Release the lock, also for forked processes. `remove`: delete the file too."""
+        """Release the lock. Processes forked from this one then no longer hold it either. `remove`: delete the file
+        too."""
         if self.handle == -1:
             return
         with suppress(OSError):  # the folder may be gone, or its disk

@@ -286,8 +286,7 @@ def ranges_of(path: str) -> Ranges | None:
 
 
 def open_ranges(path: str) -> RangeFile | None:
-    """Return a new file object that reads a remote file through the cache. Return None if the file cannot be cached
-    (`ranges_of`)."""
+    """Return a new file object that reads a remote file through the cache; None if this file cannot be cached."""
     info = find_info(path)
     return None if info is None or ranges_of(path) is None else RangeFile(_make_ranges(path, info))
 

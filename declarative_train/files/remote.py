@@ -120,10 +120,8 @@ def _is_silent(error: BaseException) -> bool:
 
 
 def http_options() -> dict[str, Any]:
-    """Return options for fsspec's HTTP client.
-
-    They limit the time in which a server sends nothing; aiohttp's own limit is 300 s for a whole answer of any size.
-    They also forbid redirects to another server."""
+    """Return options for fsspec's HTTP client: a transfer may take any time, but fails if the server sends nothing for
+    `SILENT_S` seconds. Redirects to another server are refused."""
     from aiohttp import ClientTimeout
 
     wait = ClientTimeout(total=None, sock_connect=SILENT_S, sock_read=SILENT_S)

@@ -371,8 +371,8 @@ _ROLES: dict[str, Role] = {
 
 
 def _is_elementwise(term: Term) -> bool:
-    """Return whether an expression has only inputs, single numbers and functions that compute each element separately.
-    A constant vector does not count: it would have to be divided along the features like the inputs."""
+    """Return whether an expression has only inputs, single numbers and elementwise functions. A constant vector is not
+    allowed, because it would have to be divided over the ranks like the inputs."""
     if isinstance(term, Operation):
         is_each = term.name in ELEMENTWISE and term.name not in VIEWS
         return is_each and all(_is_elementwise(operand) for operand in term.operands)

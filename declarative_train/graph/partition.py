@@ -133,8 +133,8 @@ def _rename_inner(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
 
 
 def stage_graphs(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, ...]:
-    """Divide a graph into pipeline stages. `graph`: a result of `open_blocks`. `stages`: for each stage, the names of
-    its nodes."""
+    """Divide a graph into pipeline stages. `graph`: a graph in which `open_blocks` has replaced blocks by their nodes.
+    `stages`: the names of the nodes of each stage."""
     place = {name: position for position, names in enumerate(stages) for name in names}
     last = len(stages) - 1
     until = _find_last_stages(graph, place, last)

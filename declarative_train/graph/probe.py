@@ -1,9 +1,8 @@
 """Output shapes of a layer or expression, found by running it.
 
-It is run with two odd batch sizes. The output shapes must differ in dimension 0 only, which must be the batch. A
-symbolic batch size cannot replace the two runs (torch-facts, section 6). A small layer runs on real CPU tensors,
-because the first forward on the meta device imports `torch._dynamo` (0.9 s). A layer that exceeds the limits in this
-file runs on the meta device, without memory.
+It is run with two odd batch sizes. The output shapes must differ in dimension 0 only, which must be the batch. A small
+layer runs on real CPU tensors, because the first forward on the meta device imports `torch._dynamo` (0.9 s). A layer
+that exceeds the limits in this file runs on the meta device, without memory.
 """
 
 from __future__ import annotations

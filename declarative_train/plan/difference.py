@@ -89,8 +89,8 @@ def _change(was: object, found: object) -> str:
 
 
 def _deciding_values(before: Plan, now: Plan) -> tuple[object, object]:
-    """Return two values to compare: for each plan, the settings that decide the numbers of a run. If the folder of the
-    recipe differs, paths are given relative to it, so that moving a recipe is not a difference."""
+    """Return, for each of the two plans, the settings that decide the numbers of a run. If the recipes are in different
+    folders, paths are made relative to them, so that moving a recipe is not a difference."""
     homes = [os.path.dirname(plan.files[0].path) if plan.files else "" for plan in (before, now)]
     values = select_deciding(before), select_deciding(now)
     if homes[0] == homes[1] or not all(map(os.path.isabs, homes)):

@@ -238,8 +238,8 @@ def _check_relative_errors(
 
 
 def _is_from_layer(scope: Scope, wire: Wire) -> bool:
-    """Return whether `wire` is the output of a layer with weights, perhaps after reshaping and indexing. Any other
-    expression, such as `x * 50 + 10`, may already convert the output to the unit of the target, so return False."""
+    """Return whether `wire` is the output of a layer with weights, perhaps reshaped or indexed. Return False if other
+    functions are applied to it: `x * 50 + 10` may already convert it to the unit of the target."""
     name, _, output = wire.partition(":")
     node = next((node for node in scope.nodes if node.name == name), None)
     if isinstance(node, BlockNode):

@@ -63,7 +63,7 @@ def join_models(plan: Plan) -> Plan:
 
 
 def _join(graph: Graph, prefix: str, paths: list[str]) -> Graph:
-    """Return the graph without the divisions of library models into parts: `model_parts` of every node becomes None.
+    """Return the graph with `model_parts` of every node set to None, so that library models are not divided into parts.
     Append the paths of the changed nodes to `paths`. `prefix`: path of the block that contains `graph`, with a dot at
     the end."""
     nodes = []

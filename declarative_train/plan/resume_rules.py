@@ -23,8 +23,9 @@ _POINTS = 200  # steps in the rest of a run at which lr schedules are compared
 
 
 class ResumeRule(NamedTuple):
-    """Rule for a resume in which some of these `keys` of the recipe, or keys below them, have changed. `*` in a key
-    stands for any name. `freedom`: free, warned or refused. `why`: the reason, for a message."""
+    """Rule that says whether a run may resume after a change of the recipe. It holds for the dotted paths `keys`, in
+    which `*` stands for any name, and for all keys below them. `freedom`: free, warned or refused. `why`: the reason,
+    for a message."""
 
     freedom: Freedom
     keys: tuple[str, ...]

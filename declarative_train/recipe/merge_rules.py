@@ -75,10 +75,9 @@ def normalise(path: Path, node: Node) -> Node:
 
 
 def _expand_loss(node: Mapping) -> Mapping:
-    """Return the section `objective` with its short form `loss: {...}` replaced by `losses: {loss: {...}}`. The new
-    mapping is marked as `alone`: if a base recipe has a loss of another name, the mapping replaces all its losses. A
-    section with both keys, `loss` and `losses`, is returned unchanged, because it is an error (except in the cases of
-    `_may_be_together`)."""
+    """Return the section `objective` with `loss: {...}`, its short form for a single loss, replaced by `losses: {loss:
+    {...}}`. The new mapping is marked as `alone`: it replaces all losses of a base recipe that have other names. A
+    section that wrongly has both keys is returned unchanged."""
     short, long = node.entry("loss"), node.entry("losses")
     if short is None or (long is not None and not _may_be_together(short.value, long.value)):
         return node

@@ -292,9 +292,9 @@ class Coordinator:
         return {rank.rank: str(self._places[rank.node]) for rank in self._job.plan.layout.ranks}
 
     def _may_grow(self, now_s: float) -> bool:
-        """Return whether the next round (a start of all ranks) could use more nodes than this one. More nodes must be
-        present, and no node may have arrived in the last `SETTLE_S` seconds. For one of the larger numbers of nodes, it
-        must still be possible that the recipe has a plan."""
+        """Return whether the next round (a start of all ranks) should use more nodes: more nodes are present, and none
+        has arrived in the last `SETTLE_S` seconds. Return False if the recipe is known to have no plan for any larger
+        number of nodes."""
         present = self._present(now_s)
         most = min(len(present), self._session.num_nodes)
         is_settled = now_s > max(seen.since_s for seen in present) + SETTLE_S
@@ -303,8 +303,8 @@ class Coordinator:
         )
 
     def _order_save(self) -> None:
-        """Order the ranks to save a checkpoint and end the round (a start of all ranks), so that the next round can use
-        more nodes."""
+        """Order the ranks to save a checkpoint and exit, so that they can be started again with the node that has
+        joined."""
         if self._order.do == "run":
             say(["dtrain: another node has joined: the run continues with it after a checkpoint"])
             self._send(replace(self._order, do="save"))

@@ -135,9 +135,8 @@ def start_method(device_kind: str) -> Literal["fork", "spawn"]:
 
 
 def cannot_fork(device_kind: str) -> bool:
-    """Return whether a forked child of this process could not train on this kind of device. There are two possible
-    causes: this process has used CUDA, or its autograd has started threads for devices. To find out, this function
-    forks a child that tries to use both. (torch's own record of such use differs between versions.)"""
+    """Return whether a forked child of this process could not train on `device_kind`, because this process has used
+    CUDA or its autograd has started threads. To find out, fork a child that tries to use both."""
     child = os.fork()
     if child == 0:
         answer = 1

@@ -381,8 +381,9 @@ class Builder:
         return True
 
     def _repair_cut_value(self, frame: _OpenCollection, piece: Scalar, *, is_mapping: bool) -> bool:
-        """Collect the pieces of a value such as `(1, 2)`, which YAML splits at its commas. After the last piece, report
-        the mistake, replace the pieces by one value, and return True. Before, return False."""
+        """Store `piece`, the next piece of a value such as `(1, 2)`, which YAML splits at its commas. If it is the last
+        piece, report the mistake and replace all pieces by one value. Return whether it was the last. `is_mapping`:
+        whether the value is in a mapping, not in a list."""
         pieces = [*frame.pieces, piece]
         open_brackets = num_open(pieces)
         frame.pieces = pieces if open_brackets > 0 and not piece.quoted else []

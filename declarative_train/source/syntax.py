@@ -186,8 +186,9 @@ class _Explainer:
         return None
 
     def _template_place(self, line: str, begin: int, end: int) -> tuple[int, int] | None:
-        """Return (start, end) of the value that needs quotes because it contains a template. `begin`, `end`: offsets of
-        the template in the line. None if the value is a plain text, in which a template needs no quotes."""
+        """Return (start, end) of the text on the line that must be put in quotes because it contains a template `{{
+        }}`. Return None for a template in the middle of a text, which needs no quotes. `begin`, `end`: offsets of the
+        template in the line."""
         _, _, offset, value = lexing.split_line(line)
         if value[:2] == "{{" and begin == offset:
             return offset, offset + len(value)

@@ -102,8 +102,7 @@ class Adapted(Layer):
         return "it has adapters"
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the matrix products of the layer `base`, then two for each adapter: with its first matrix (down) and
-        with its second (up). Each of these is multiplied with as many vectors as the adapted weight."""
+        """Yield the matrix products of the layer `base`, then two for each adapter: one with each of its matrices."""
         own = [each for each in use.weights if is_added(each.name)]
         others = tuple(each for each in use.weights if not is_added(each.name))
         trains = Weight("adapters", (1,), bool(own))  # stands for the adapters: intermediate results need a gradient

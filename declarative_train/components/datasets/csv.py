@@ -331,11 +331,11 @@ class CsvDataset(FilesDataset):
 
 
 def _retry_after_signal(read: Callable[[], pa.Table]) -> pa.Table:
-    """Call `read` and return its result. If a signal cancels it, call it again.
+    """Call `read`, which reads with Arrow, and return its result. Call it again if a signal cancelled it.
 
-    Arrow cancels a read when a signal arrives, and then runs the signal's handler. A handler that raises an exception
-    ends this call. Any other handler does not: a run that is asked to stop still finishes the current step, and needs
-    the result."""
+    Arrow cancels every read at a signal. But a run that is asked to stop first finishes the current step, and needs the
+    data. If the signal's handler raises an exception, there is no second call.
+    """
     import pyarrow as pa
 
     try:

@@ -150,9 +150,9 @@ def stack_columns(values: Sequence[np.ndarray], single: bool, out: np.ndarray | 
 
 
 def intervals_by_column(shape: tuple[int, ...], intervals: Sequence[Interval]) -> Sequence[Interval]:
-    """Return the value range of a tensor that is made from columns, as a list of intervals. `intervals`: the interval
-    of each column. `shape`: shape of one row of the tensor. If a row has exactly one entry per column, the result is
-    `intervals`. Otherwise it is one interval that contains all of them."""
+    """Return the value ranges of a tensor that is made from columns. If a row has one entry per column, return
+    `intervals`, the range of each column. Otherwise return a single interval that contains all of them. `shape`: shape
+    of one row of the tensor."""
     if shape == (len(intervals),):
         return intervals
     return ((min(low for low, _ in intervals), max(high for _, high in intervals)),)

@@ -66,8 +66,7 @@ class Recurrent(Layer, ABC):
 
     def products(self, use: Use) -> Iterable[Product]:
         """Yield the matrix products of all gates, each for all time steps together. A product with the state is yielded
-        in two entries: the first time step, and all others. At the first one, the state is constant, so the backward
-        computes no gradient of it."""
+        as two: the first time step, whose state is constant and needs no gradient, and all others."""
         *leading, steps, _ = use.inputs["x"].shape
         for each in use.matrices:
             flops = 2 * prod(each.shape) * prod(leading)

@@ -126,9 +126,8 @@ def needs_integer(layer: Layer, inputs: Inputs, port: str = "x") -> ShapeError |
 
 
 def needs_positions(layer: Layer, inputs: Inputs, port: str = "positions") -> ShapeError | None:
-    """Return an error if the input `port` is connected but does not have one whole number per position of `x`. For the
-    port `positions`, the range of the numbers must be known too.
-    """
+    """Return an error if the input `port` is connected but does not have one whole number per position of `x`. The port
+    `positions` also needs a known largest number."""
     if port not in inputs:
         return None
     spec, wanted = inputs[port], TensorSpec(inputs["x"].shape[:-1], "int64")

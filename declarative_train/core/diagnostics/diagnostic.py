@@ -31,8 +31,9 @@ class Fix(NamedTuple):
     `safe`: True if the edit provably does not change the plan. If an error prevents a plan: True if no other correction
     is possible.
 
-    `replaces`: word that the edit replaces. The edit is made only if this word, bare or in quotes, is in the file at
-    the span. It is not there if the value comes from a template, an option or an alias (see `fixes.locate_fixes`)."""
+    `replaces`: the word that the edit replaces. The edit is not made if the text at `span` is not this word, bare or in
+    quotes, but for example a template or an alias.
+    """
 
     span: Span
     replacement: str

@@ -74,10 +74,10 @@ def _find_experts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
 def find_gather_groups(
     model: nn.Module, units: tuple[str, ...], sharding: ShardingPlan
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield (modules, reshard) for each group of modules whose parameters fully_shard gathers together. `reshard`: its
-    argument `reshard_after_forward`. `units`: names of the model's repeated blocks, each of which is a group.
-    `sharding`: further groups. All other parameters belong to the root module, and so do tied parameters, because a
-    group could not free a parameter that another group still uses."""
+    """Yield (modules, reshard) for each group of modules whose parameters are gathered together. `reshard`: the value
+    of fully_shard's argument `reshard_after_forward`. `units`: names of the model's repeated blocks; each is a group,
+    unless several nodes use it. `sharding`: further groups. Parameters outside of the groups belong to the root module.
+    """
     for unit in units:
         if unit not in sharding.shared:
             yield from _make_group(model, (unit,), sharding.reshard)

@@ -119,12 +119,12 @@ def _stages_per_rank(schedule: Schedule) -> int:
 
 
 def _microbatches(recipe: Recipe, num_ranks: int, size: int, fillings: Sequence[int]) -> list[int]:
-    """Return the numbers of microbatches to try for a pipeline of `num_ranks` ranks. If the recipe sets
-    `microbatch_size`, only one number is possible. `size`: number of data-parallel copies of the pipeline.
+    """Return the numbers of microbatches to try for a pipeline of `num_ranks` ranks; only one if the recipe sets
+    `microbatch_size`. `size`: number of data-parallel copies of the pipeline.
 
-    `fillings`: desired numbers of microbatches per rank. For each filling f, try the smallest divisor of the pipeline's
-    batch from f x `num_ranks` up to twice as much, if there is one. If there is none for any f, try the largest divisor
-    up to `num_ranks`.
+    `fillings`: numbers of microbatches per rank. For each of them, try the smallest number of microbatches that gives
+    each rank at least so many, less than twice as many, and divides the batch. If there is none, try the largest
+    divisor of the batch up to `num_ranks`.
     """
     training = recipe.training
     known = (size, training.microbatch_size or 1, training.gradient_accumulation_steps or 1)

@@ -53,8 +53,8 @@ class LayoutChoice:
 
 
 def judge_all(judge: Judge) -> list[LayoutVerdict]:
-    """Return a verdict, from estimates without a trace, on each candidate that does not divide layers (ddp, fsdp,
-    pipelines)."""
+    """Return verdicts, from estimates without a trace, on the modes that `parallelism: auto` can choose, except those
+    that divide layers over ranks."""
     return [judge.verdict(candidate) for candidate in candidates(judge.recipe, _count_stages(judge))]
 
 

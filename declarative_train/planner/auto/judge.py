@@ -67,7 +67,8 @@ class LayoutVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Judge of the candidates of one recipe. It has the facts that all candidates share, and two caches.
+    """Estimator of the memory and the step time of each candidate mode of one recipe. It has facts that all candidates
+    share, and two caches.
 
     settings   keyword arguments with which it calls `model_facts`
     cuts       cache of pipeline stages; a key is (number of stages, whether the schedule splits the backward)

@@ -27,8 +27,8 @@ class CopyChain:
 
 
 def find_chains(plan: Plan, least: int) -> list[CopyChain]:
-    """Return the chains of at least `least` equal copies (see `CopyChain`). The copies of a chain are in one pipeline
-    stage, and their parameters have equal settings."""
+    """Return the chains of at least `least` equal blocks, each of which reads the previous one. The blocks of a chain
+    are in one pipeline stage, and their parameters have equal settings."""
     settings = _settings(plan.parameters)
     found = []
     for run in _chains(plan.graph, ""):

@@ -34,5 +34,5 @@ class Tracer(Protocol):
     def memory(self, plan: Plan) -> TraceResult: ...
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
-        """Return the factors that turn the elements of `model`, which is the model of `plan`, into bytes of memory.
-        They are measured in a trace of `plan`. Return None if the trace failed."""
+        """Trace `plan`, and return the measured bytes of memory per element and per sample. Return None if the trace
+        failed. `model`: facts about the model of `plan`."""

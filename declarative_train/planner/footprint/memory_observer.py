@@ -68,7 +68,8 @@ class MemoryObserver:
                 self._claim_optimizer()
 
     def claim_state(self) -> None:
-        """Set the class of everything that exists before a step: parameters, optimizer state, gradients."""
+        """Register all tensors that exist before a step, so that their memory is counted as parameters, optimizer state
+        or gradients."""
         engine, live = self._engine, self._live
         for module in engine.modules:
             for tensor in (*module.parameters(), *module.buffers()):

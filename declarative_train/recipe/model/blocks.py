@@ -122,9 +122,9 @@ def read_block(
 def _expand_param_lists(
     graph: Node | None, params: MappingABC[str, Param], where: str
 ) -> tuple[Node | None, list[Diagnostic]]:
-    """Return the graph of a block with the lists `params` of its nodes expanded, and errors. `params: [norm]` in a node
-    is short for `norm: "{{ params.norm }}"`; a key `norm` of the node has precedence. `params`: the parameters of the
-    block. `where`: name of the block, for messages."""
+    """Return the graph of a block without the short form `params: [norm]` in its nodes, and errors. The short form
+    means `norm: "{{ params.norm }}"`, unless the node has a key `norm`. `params`: the parameters of the block. `where`:
+    name of the block, for messages."""
     diagnostics: list[Diagnostic] = []
     if not isinstance(graph, Mapping):
         return graph, diagnostics

@@ -70,9 +70,8 @@ def _measure_gpu(num_ranks: int) -> Machine:
 
 
 def _measure_cpu(num_ranks: int, probes: dict[Step, Probe]) -> Machine:
-    """Return the CPU with its speeds and constants, as this rank measures them. All `num_ranks` ranks call this
-    function at the same time. `probes`: training steps that are timed for the constants that cannot be measured alone.
-    """
+    """Measure the speeds of this machine's CPU while `num_ranks` processes use it. Each of these processes calls this
+    function at the same time. `probes`: training steps from whose times the remaining constants are computed."""
     device = torch.device("cpu")
     torch.set_num_threads(threads_per_rank(num_ranks))
     keep_freed_memory()

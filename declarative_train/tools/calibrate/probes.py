@@ -1,10 +1,10 @@
 """Probes: training steps of tiny models. Their arithmetic takes almost no time, so their time is the overhead of the
 host.
 
-The planner predicts this overhead with constants, such as the time of one call. The probes are timed, and the constants
-are fitted to them one after the other, in the order of `STEPS`. With a fitted constant, the predicted time of its probe
-equals the measured time. For some constants, this holds for the difference between two probes instead. A constant
-includes work that the planner does not count (views, hooks, modules)."""
+The planner predicts this overhead with constants, such as the time of one call. Each constant is chosen such that the
+predicted time of a probe (or the difference of two) equals the measured time. So a constant includes work that the
+planner does not count, such as views and hooks.
+"""
 
 from __future__ import annotations
 

@@ -218,9 +218,9 @@ def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
 
 
 def _name_in_model(path: str, found: LayerCut | str | None, experts: LayerCut | str | None) -> Cuts:
-    """Return the divisions of the layer at `path`, in which parameters have their names in the model, such as
-    `path.weight` instead of `weight`. `found`: its division over the axis `tensor`. `experts`: the division of its
-    experts over the axis `expert`. A text, the reason for no division, is ignored, and so is None."""
+    """Return how the parameters of the layer at `path` are divided, by their names in the model, such as `path.weight`.
+    `found`: the layer's division over the axis `tensor`, by names within the layer. `experts`: the division of its
+    experts over the axis `expert`. A text (why it is not divided) or None means undivided."""
     cuts = Cuts()
     if isinstance(found, LayerCut):
         own = {f"{path}.{name}": cut for name, cut in found.parameters.items()}

@@ -100,8 +100,8 @@ def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.
 
 
 def pieces(values: torch.Tensor, first: tuple[int, ...]) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Split a block of a tensor into smaller blocks of a few rows. Yield (values, index of the first element in the
-    whole tensor) of each smaller block. `values`, `first`: the same two of the block to split."""
+    """Split a block of a tensor into smaller blocks of a few rows. Yield (values, position) of each smaller block. A
+    position is the index of a block's first element in the whole tensor. `first`: the position of `values`."""
     if not values.dim():
         yield values, first
         return

@@ -74,9 +74,9 @@ class TensorRanks:
         return exchange(x, lambda whole: self._own(whole, -1), lambda part: self._peers.gather(part.contiguous()))
 
     def gather_tokens(self, x: Tensor) -> Tensor:
-        """Return all tokens (B, T, ...), given this rank's tokens `x`. Use it before a divided layer. There each rank
-        computes only a part of the gradient. So the backward sums the gradients over the ranks, and returns the sum for
-        this rank's tokens."""
+        """Return the tokens of all ranks (B, T, ...), given this rank's tokens `x`. Use it before a divided layer. Each
+        rank then has a part of the sum that is the gradient, so the backward adds up the parts, and returns the
+        gradient of `x`."""
         return exchange(x, self._peers.gather_tokens, self._peers.sum_tokens)
 
     def copy_tokens(self, x: Tensor) -> Tensor:

@@ -18,9 +18,8 @@ RowValues = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
 
 
 class Rows:
-    """Function that computes the value of a ranking metric for each row of labels, for `MeanOfItems`. `values(scores,
-    gains, k)` computes them; `gains` are the targets. `k`: only the k labels with the highest scores count; None:
-    all."""
+    """Ranking metric computed for each row of labels, for `MeanOfItems`. `values`: function (scores, targets, k) ->
+    value of each row, and which rows count. `k`: only the k labels with the highest scores count; None: all."""
 
     def __init__(self, values: RowValues, k: int | None) -> None:
         self._values, self._k = values, k

@@ -76,9 +76,9 @@ def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, TensorOrigin], 
 
 
 def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Names) -> dict[str, TensorOrigin]:
-    """Return {name: TensorOrigin} for the model's tensors that one converter of transformers makes from tensors in
-    files. `target`: name of the first of the model's tensors. `names`: {pattern of the converter: names in the files
-    that match}."""
+    """Return {name: TensorOrigin} for the tensors of the model that `converter` makes from tensors in files.
+    `converter`: an object of transformers that, for example, stacks tensors. `target`: name of the first tensor that it
+    makes. `names`: {pattern of the converter: names in the files that match}."""
 
     def convert(chosen: Names, read: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
         fresh = copy.deepcopy(converter)

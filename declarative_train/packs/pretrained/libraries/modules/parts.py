@@ -183,8 +183,8 @@ class LibraryPart(nn.Module):
         return self._dtrain_layer.run(self.frame, values, "inputs_embeds", self._dtrain_output)
 
     def compute_own(self, *given: Any, **named: Any) -> Any:
-        """Run the library's forward of this part, and return its result. (`forward` may run a frame instead, which is a
-        copy of the whole model.)"""
+        """Run the library's own forward of this module, and return its result. In contrast, `forward` may run the copy
+        of the whole model in `frame`."""
         return super().forward(*given, **named)
 
     def reset_buffers(self) -> None:
@@ -254,8 +254,9 @@ def _make_frame(body: nn.Module, paths: list[str], own: str, part: LibraryPart) 
 
 
 def count_operations(layer: PartInterface, length: int) -> float:
-    """Return the floating-point operations of a forward of the whole model, divided by the number of elements in its
-    weight matrices. Embedding tables do not count as weight matrices. `length`: number of ids in a sample."""
+    """Return the floating-point operations of a forward for each element of the model's weight matrices, on average
+    over the whole model. Embedding tables are not counted as weight matrices. `length`: number of token ids in a
+    sample."""
     owners = (part for part in find_model(layer).modules() if not isinstance(part, nn.Embedding))
     weights = (item for part in owners for item in part.parameters(recurse=False) if item.dim() > 1)
     found = forward_flops(layer, {"main": TensorSpec((length,), "int64", num_values=1)})
