@@ -93,8 +93,8 @@ def column_names(parts: Sequence[FieldReader]) -> list[str]:
 
 
 def each_output(fields: Mapping[str, Field], read: Collection[str] | None) -> Iterator[tuple[str, Field]]:
-    """Yield (name, field) for each field, and for each of its additional outputs (`NAME.mask`) that is in `read`. If
-    `read` is None, yield all additional outputs."""
+    """Yield (name, field) for each field and for its additional outputs, such as `NAME.mask`. `read`: names of the
+    additional outputs to yield; None: all."""
     for name, field in fields.items():
         yield name, field
         for output in field.outputs[1:]:

@@ -145,8 +145,8 @@ def _check_neighbours(
 
 
 def _check_order(data: DataSpec, training: PreparedSet, span: Place) -> Iterator[Diagnostic]:
-    """Yield a diagnostic if a column of times falls from row to row, and the order of the file matters: windows, or a
-    set of `type: last`, take the rows in this order."""
+    """Yield a diagnostic if the newest rows come first in the file (a column of times falls), but windows or a set of
+    `type: last` need the oldest rows first."""
     if data.mix or (data.window is not None and (data.window.sort is not None or data.window.by is not None)):
         return
     key, effect = "data.window", "windows run backwards in time"

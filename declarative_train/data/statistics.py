@@ -199,8 +199,8 @@ def _other_meaning(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def unknown_value(error: BadSampleError, table: Table, inherited: Inherited | None, made: Span) -> Diagnostic | None:
-    """Return the diagnostic for a value that is not in the vocabulary of the earlier run. Return None if the error has
-    another reason. `made`: the place in the recipe that names the column, at which the diagnostic is shown."""
+    """Return the diagnostic if `error` is about a value that the vocabulary of the earlier run (`inherited`) lacks,
+    else None. `made`: the place in the recipe that names the column; the diagnostic is shown there."""
     vocabularies = {} if inherited is None else inherited.statistics
     if inherited is None or error.cause.problem != "outside" or "vocabulary" not in vocabularies:
         return None

@@ -1,8 +1,8 @@
 """Folders of files, local or on any file system of fsspec: list the files once, when a source is opened.
 
 The listing also gives the size and tag of each remote file, so that reading a file later requests only its bytes. A
-listing by HTTP is a page of links without sizes and tags. Then the server is asked about each file at its first
-read."""
+listing by HTTP is a page of links without sizes and tags, so the server is asked for those of a file at its first read.
+"""
 
 from __future__ import annotations
 

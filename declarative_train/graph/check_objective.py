@@ -107,9 +107,9 @@ def _select_counted(target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def _make_measure(name: str, metric: MetricTerm, losses: Mapping[str, LossTerm]) -> Measure:
-    """Return the Measure of the metric `name`. A metric reads the tensors that it names, and otherwise those of a loss:
-    the loss in its key `of` or, without `of` and `input`, the only loss of the recipe. A metric with `input` and
-    without `of` has no loss."""
+    """Return the Measure of the metric `name`. Tensors that the metric does not name are those of a loss: the one in
+    its key `of` or, without `of` and `input`, the only loss of the recipe. With `input` but without `of`, nothing is
+    taken from a loss."""
     borrowed = metric.of or (next(iter(losses)) if metric.input is None and len(losses) == 1 else None)
     if borrowed is None:
         assert metric.input is not None

@@ -44,9 +44,9 @@ def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
 
 
 def _find_shared(field: FieldSpec, target: FieldSpec, data: DataSpec, wanted: set[str]) -> list[str]:
-    """Return the columns that both the input field `field` and the target field `target` read, or [] if this is
-    intended. It is intended in an autoencoder, where all input columns are targets too, and if the two fields read
-    different rows of a window. `wanted`: the columns of all targets."""
+    """Return the columns that both `field`, an input, and `target` read by mistake. It is no mistake if all columns of
+    `field` are targets (an autoencoder), or if the two fields read different rows of a window. `wanted`: the columns of
+    all targets."""
     common = [column for column in field.columns if column in target.columns]
     if not common:
         return []

@@ -418,7 +418,8 @@ def _with_param_name(node: LayerNode, shape_error: ShapeError) -> ShapeError:
 
 
 def _place(node: LayerNode, shape_error: ShapeError) -> Span:
-    """Return the place in the recipe that an error is about: the name of an input, the key of a field, or the node."""
+    """Return the place in the recipe at which to report a layer's shape error: the key or input that the error names,
+    or else the whole node."""
     if shape_error.field is not None:
         parts = shape_error.field.split(".")
         ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))

@@ -319,7 +319,7 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 
 def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
     """Return `spec`, the spec of a layer's output, with the value range that follows from the ranges of `inputs`. The
-    layer must compute the same as an operation of expressions (`layer.operation`)."""
+    layer must compute the same as the operation `layer.operation` of expressions."""
     options = layer.options() if isinstance(layer, FunctionLayer) else {}
     known = [read_range(each) for each in inputs.values()]
     if layer.operation in OPERATORS:

@@ -224,8 +224,8 @@ OriginBatch = tuple[Batch, "Sequence[Origin] | _LazyOrigins"]
 
 
 class _Shares(Protocol):
-    """Interface of a function that returns the batches of one rank: every `num`-th batch, from the one with index
-    `first`. Each batch comes with the origins (file and row) of its rows."""
+    """Interface of a function that yields the batches with the indices `first`, `first` + `num`, `first` + 2 `num`,
+    ..., so that `num` ranks share the batches. Each batch comes with the file and row of each of its rows."""
 
     def __call__(self, first: int, num: int) -> Iterable[OriginBatch]: ...
 
@@ -325,8 +325,8 @@ def _set_of(trained: Trained, wanted: str | None) -> str:
 
 
 def _compare_num_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
-    """Return [notice] if the run's own evaluations of the set `name` did not use `num_samples` samples, because the
-    values then differ from those in the log. Otherwise return [], also if the run never evaluated this set."""
+    """Return [notice] if the run itself evaluated the set `name` on another number of samples than `num_samples`, so
+    that the values in its log differ. Otherwise return []."""
     evaluation = trained.plan.evaluation
     if evaluation is None or name not in (*evaluation.sets, *evaluation.final_sets):
         return []

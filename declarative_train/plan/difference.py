@@ -1,4 +1,5 @@
-"""Differences between two plans in the values that decide the numbers of a run, named by keys of the recipe."""
+"""Differences between two plans, named by keys of the recipe. Only values that affect the numbers of a run are
+compared."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ def find_unmatched(found: Iterable[str], rename: Mapping[str, str | None]) -> li
 
 
 def find_same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
-    """Return (problem, hint) if `rename` gives two tensors of a file the same name, because one of them would be lost;
+    """Return (problem, hint) if `rename` gives two tensors of a file the same name, so that one of them would be lost;
     otherwise None. Tensors that `rename` joins may get the same name. `found`: the names in the file."""
     before: dict[str, dict[str, _Renaming]] = {}
     for name, way in _rename_all(found, rename).items():

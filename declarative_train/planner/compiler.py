@@ -315,8 +315,9 @@ class ScaleCache:
 def _assemble(
     recipe: Recipe, site: CompileContext, batch: BatchSpec, choice: ChoicePlan | None
 ) -> tuple[Plan | None, list[Diagnostic]]:
-    """Run the passes that depend on the mode. Return the plan, or None if there is an error, and diagnostics.
-    `choice`: the choice of `auto`, which the plan records; None if the recipe sets the mode."""
+    """Run the passes of the compiler that depend on the parallelism mode. Return (plan, diagnostics); the plan is None
+    if there is an error. `choice`: how `parallelism: auto` chose the mode, which the plan records; None if the recipe
+    sets the mode."""
     data, lowered, weights, parameters = site.data, site.lowered, site.weights, site.parameters
     diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(recipe, lowered, batch)]
     diagnostics += check_plugins(recipe, lowered, batch)

@@ -45,12 +45,12 @@ from declarative_train.source.template import Templates
 
 @dataclass(slots=True)
 class Sectioning:
-    """Reader of the sections of a rendered recipe. `read` reads all of them; after it, `draft` and `recipe` return the
-    results.
+    """Reader of the sections of a rendered recipe. Call `read` first; then `draft` and `recipe` return the results.
 
     `names`: variables for templates. `may_import`: whether plugins may be imported, which runs their code. The fields
     after `may_import` are set by `read`. `unread`: parts of the recipe that could not be read. The caller drops each
-    diagnostic that depends on such a part."""
+    diagnostic that depends on such a part.
+    """
 
     document: Document
     tree: Mapping

@@ -101,9 +101,8 @@ class Agent:
                 self._wait()
 
     def code_if_stopped(self) -> int:
-        """Return the exit code for a run that a signal stopped while no ranks were running. If ranks of this node had
-        been started before, the code says that the run can be resumed. Otherwise it is that of a process that the
-        signal killed."""
+        """Return the exit code after a signal stopped the run while no ranks were running. If this node had started
+        ranks before, the code says that the run can be resumed. Otherwise it is 128 plus the signal's number."""
         return code_without_save(False, self.watch.number) if self.status.run is None else EXIT_STOPPED
 
     def _wait(self) -> None:

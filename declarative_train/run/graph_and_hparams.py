@@ -28,9 +28,9 @@ def model_graph(plan: Plan) -> tuple[GraphNode, ...]:
 
 
 def _walk(graph: Graph, prefix: str, sources: Mapping[str, str], found: list[GraphNode]) -> dict[str, str]:
-    """Append the nodes of `graph`, and of the blocks in it, to `found`. Return a dict from each output of `graph` to
-    the path of the node that computes it. `prefix`: beginning of the nodes' paths. `sources`: a dict from each input of
-    `graph` to the path of the node that computes it."""
+    """Append the nodes of `graph`, and of the blocks in it, to `found`. Return {output of `graph`: path of the node
+    that computes it}. `prefix`: beginning of the nodes' paths. `sources`: {input of `graph`: path of the node that
+    computes it}."""
     made = dict(sources)
     for node in graph.nodes:
         path = prefix + node.name.replace(".", "/")

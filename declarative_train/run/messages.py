@@ -3,7 +3,7 @@ complete state, so that a lost or repeated message does no harm.
 
     status/<agent>    NodeStatus of an agent, written in every exchange
     order             Order to all agents
-    round/<number>    Assignment of a round
+    round/<number>    Assignment of a round, which is one start of all ranks
     hello             number of agents that have registered; the k-th agent writes its name to hello/<k>
 """
 

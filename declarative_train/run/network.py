@@ -40,8 +40,8 @@ def allow_connections() -> None:
 
 def interface_to(address: str) -> str | None:
     """Return the network interface through which this machine reaches `address`, the machine of rank 0; None if it is
-    unknown. If NCCL_SOCKET_IFNAME names one interface, return that one. If `address` is a loopback address, return this
-    machine's only other interface. Raises RunFailure if there are several.
+    unknown. If NCCL_SOCKET_IFNAME names one interface, return that one. If `address` is on the loopback interface,
+    return the only other interface, or loopback if there is no other. Raises RunFailure if there are several others.
 
     gloo would choose the address of this machine's name. On Debian this is 127.0.1.1, which no other machine can reach.
     """

@@ -179,8 +179,8 @@ class NodeRendezvous(RendezvousHandler):
         """Do nothing. torch's launcher calls this for the agents of other nodes, and it knows of none."""
 
     def num_nodes_waiting(self) -> int:
-        """Call `look`, which may raise an exception that ends the round. Return 0, because no other agent waits.
-        torch's launcher calls this often."""
+        """Return 0: no further node waits to join the run. torch's launcher calls this often, so it also calls `look`,
+        which raises an exception to end the round."""
         self._look()
         return 0
 

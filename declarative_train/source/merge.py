@@ -38,9 +38,9 @@ def _no_default(path: Path) -> str | None:
 
 
 def _replaces(base: Mapping, over: Mapping) -> bool:
-    """Return whether the mapping `over` replaces `base` as a whole, instead of being merged into it. It does if one of
-    the two was written in a short form (`loss` for `losses: {loss: ...}`), and `base` has an entry that `over` lacks.
-    If `over` has only nulls, it never does, because nulls only remove keys."""
+    """Return whether the mapping `over` replaces `base` instead of being merged into it. It does if one of the two was
+    written in a short form (`loss` for `losses: {loss: ...}`), and `base` has an entry that `over` lacks. A mapping of
+    only nulls never replaces `base`, because nulls only remove keys."""
     if not (base.alone or over.alone) or all(is_null(entry.value) for entry in over.entries):
         return False
     return not {entry.name for entry in base.entries} <= {entry.name for entry in over.entries}

@@ -83,8 +83,8 @@ def _find(
     wrong: Diagnostic, before: list[Diagnostic], texts: Mapping[str, str], static: Lint, full: Lint | None
 ) -> tuple[tuple[Fix, ...], set[_Key]] | None:
     """Try edits that may correct the diagnostic `wrong`. Return the fixes of the best edit and the keys of the
-    diagnostics that it removes, or None if no edit helps. `before`: all diagnostics of the unedited texts. `static`,
-    `full`: functions that lint edited texts, as in `with_tried_fixes`."""
+    diagnostics that it removes, or None if no edit helps. `before`: all diagnostics of the unedited texts. `static`:
+    function that lints edited texts without the data. `full`: function that lints them with all checks, or None."""
     path, text = wrong.span.path, texts[wrong.span.path]
     seen, ranked = {text}, list[tuple[bool, int, int, str, tuple[Fix, ...]]]()
     lines = Lines(path, text)

@@ -46,8 +46,8 @@ class Lines:
         return Span(self.path, line, column, end_line, end_column)
 
     def offset(self, line: int, column: int) -> int:
-        """Return the offset of a line and column, as the inverse of `place`. For a position outside the text, return
-        the nearest offset."""
+        """Return the offset in the text of a line and column, both counted from 1. For a position outside the text,
+        return the nearest offset."""
         if line < 1:
             return self.starts[0]
         if line > len(self.starts):

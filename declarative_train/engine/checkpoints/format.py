@@ -186,7 +186,7 @@ class Writer(FsspecWriter):
 
 
 class Reader(FsspecReader):
-    """DCP's reader of a checkpoint whose metadata has been read already. It does not read them again."""
+    """DCP's reader of a checkpoint whose metadata is already known, so that it is not read again."""
 
     def __init__(self, path: str, metadata: Metadata) -> None:
         super().__init__(path)

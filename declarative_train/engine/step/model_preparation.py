@@ -53,8 +53,8 @@ class BuiltModel:
 
 
 def whole_model(plan: Plan) -> BuiltModel:
-    """Return the whole model on the meta device, without values. `fill` later allocates memory and sets initial
-    values."""
+    """Return the whole model on the meta device. Its parameters have no values until `fill` allocates and initialises
+    them."""
     ties = {item.name: item.tie for item in plan.parameters if item.tie is not None}
     is_sharded = plan.layout.is_sharded
     model = build(plan.graph, plan.plugins, seed=plan.seed, device="meta", ties=ties, is_sharded=is_sharded)

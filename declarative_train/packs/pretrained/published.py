@@ -46,7 +46,7 @@ class ModelKind(NamedTuple):
     """Kind of model in a family, as a library defines it: a `model_type` of transformers, or an `architecture` of timm.
     The fields are keys of the files in families/, which the first lines of families/llama.yaml explain.
 
-    architecture  class name of the model; if models of this kind may have several heads, of the one without a head
+    architecture  class name of the model; without its head if models of this kind may have several heads
     base          class name of the model without a head
     prefix        beginning of the tensors' names in files of a model with a head
     heads         heads that models of this kind may have, by name"""

@@ -30,8 +30,8 @@ class PublishedNames:
 
     def parts(self, parameter: str) -> tuple[tuple[PartPlan, ...], str]:
         """Return (tensors, prefix) for a parameter. `tensors`: the tensors of a published file that form the parameter.
-        `prefix`: the beginning of their names that files of a model without its head omit. Return ((), "") if no
-        published model has the parameter."""
+        `prefix`: beginning of their names, which is left out in files of a model without its head. Return ((), "") if
+        no published model has the parameter."""
         for node, (entries, prefix) in self._blocks.items():
             if parameter.startswith(node):
                 name = parameter.removeprefix(node)

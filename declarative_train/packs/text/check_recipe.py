@@ -60,11 +60,11 @@ def check_recipe(recipe: Recipe, data: DataSpec, parameters: Sequence[ParameterP
 
 
 def _suggest_buckets(text: CheckedText) -> list[int]:
-    """Return up to three length buckets for a field: the median and the 90% quantile of the lengths of its texts,
-    rounded up, and the field's own length.
+    """Return up to three length buckets for a field, ascending: the median and the 90% quantile of the lengths of its
+    texts, and the field's own length.
 
-    The first two are shorter than the last by a multiple of 8. Many models read one token less than a sample has, so
-    for a field of length 257, 33 is better than 32.
+    The first two are rounded up so that they differ from the last by a multiple of 8. Many models read one token less
+    than a sample has, so for a field of length 257, 33 is better than 32.
     """
     longest = text.field.longest
     quantiles = np.quantile(np.minimum(text.tokens.sizes[text.rows], longest), (0.5, 0.9))

@@ -29,8 +29,9 @@ class Pieces(NamedTuple):
 
 
 def pieces_of_texts(texts: Sequence[Sequence[int]], trained: Sequence[Sequence[bool] | None] | None = None) -> Pieces:
-    """Return tokenized texts as Pieces, each text as one piece in a row of its own. `trained`: for each text, one flag
-    per token that says whether the token counts in the loss. None in place of flags: all tokens count."""
+    """Return tokenized texts as Pieces in which each row is one whole text. `trained`: for each text, a flag per token
+    that says whether the token counts in the loss, or None if all do. Without `trained`, all tokens of all texts count.
+    """
     import numpy as np
 
     sizes = np.asarray([len(each) for each in texts], np.int64)

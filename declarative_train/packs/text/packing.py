@@ -54,9 +54,10 @@ def pack_together(sizes: Sequence[np.ndarray], lengths: Sequence[int], most: int
     """Pack the texts of several fields so that a sample has the same texts, in the same order, in every field. Return
     the packing of each field.
 
-    `sizes`: for each field, how many tokens each text has (never more than a sample). `lengths`: for each field, how
-    many tokens a sample has. A text is put into a sample only if it fits in every field. `most`: largest number of
-    texts in a sample; None: any."""
+    `sizes`: for each field, the number of tokens of each text, at most the length of a sample. `lengths`: for each
+    field, the number of tokens of a sample. A text is put into a sample only if it fits in every field. `most`: largest
+    number of texts in a sample; None: any.
+    """
     import numpy as np
 
     room = np.max([-(-each * lengths[0] // length) for each, length in zip(sizes, lengths, strict=True)], axis=0)

@@ -174,7 +174,7 @@ class TextCodec:
 
 def _ends(field: TokensField, found: Tokenizer) -> frozenset[int]:
     """Return the tokens that end a text: the tokenizer's end-of-text token and, if the field has a chat template, the
-    first special token in an answer."""
+    token that ends an answer. This is the first special token in the answer of a rendered example."""
     ends = {found.special["eos"]} if "eos" in found.special else set()
     try:
         template = chat.template_text(field.template, found)

@@ -126,8 +126,8 @@ def divide_kernels(kernels: NodeKernels, size: int) -> NodeKernels:
 def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int, width: int) -> NodeKernels:
     """Return `kernels` with one kernel added for each collective in `sums.forward` and `sums.backward`.
 
-    `size`: number of ranks that take part. `devices_per_node`: how many of these ranks fit on one node; with more
-    ranks, the traffic is divided among all network adapters of a node. `width`: bytes that a ring sends per element;
+    `size`: number of ranks that take part. `devices_per_node`: number of devices of a node. If `size` is larger, the
+    traffic between nodes is divided among all network adapters of a node. `width`: bytes that a ring sends per element;
     for an all-reduce, twice the size of the dtype.
     """
     is_far = size > devices_per_node

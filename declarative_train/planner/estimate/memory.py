@@ -156,8 +156,8 @@ def _unit_names(part: DevicePart, model: ModelFacts) -> list[str]:
 
 
 def _count_kept(part: DevicePart, model: ModelFacts) -> float:
-    """Return how many elements per sample the device keeps for the backward at most, over all microbatches whose
-    backward is still to come."""
+    """Return how many elements per sample the device stores for later backwards, at the moment when most microbatches
+    are in flight (after their forward, before their backward)."""
     return sum(
         sum(model.nodes[name].kept for name in stage) * number
         for stage, number in zip(part.stages, part.in_flight, strict=True)

@@ -76,12 +76,12 @@ class NodeFacts:
 class ModelFacts:
     """Facts about a model, for estimates of its memory and time.
 
-    opened   the graph of the model. A unit (repeated block) is one node; any other block is replaced by the nodes in it
-    nodes    name of a node in `opened` -> its facts, in the order of the graph
-    scored   elements per sample of the inputs of all losses
-    judged   as `scored`, without the losses with `chunks`, whose inputs are never in memory as a whole
-    held     the plans of the parameters in `opened`
-    sums     name of a node -> the communication inside it
+    opened   the model's graph; in it a unit (repeated block) is one node, and any other block is replaced by its nodes
+    nodes    node name -> facts about the node, in the order of the graph
+    scored   number of elements per sample that all losses read
+    judged   the same without losses with `chunks`, whose inputs are never in memory as a whole
+    held     plans of the parameters
+    sums     node name -> the communication inside the node
 
     The other fields are described in `model_facts`.
     """

@@ -115,8 +115,8 @@ class _Divider:
     def divide(
         self, graph: Graph, prefix: str, inputs: Mapping[str, TensorSpec]
     ) -> tuple[Graph, dict[str, TensorSpec]]:
-        """Return the graph with the sizes that it has on one rank, and {name: spec on one rank} of its divided outputs.
-        Outputs that every rank has whole are not in this dict.
+        """Return the graph as one rank computes it, with the sizes on this rank, and {name: spec on one rank} of its
+        divided outputs. Outputs that every rank has whole are not in this dict.
 
         `prefix`: path of the graph with a dot at the end, or "". `inputs`: {name: spec on one rank} of the divided
         inputs.

@@ -37,9 +37,9 @@ def describe_layout(plan: Plan) -> list[str]:
 
 
 def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
-    """Return up to two lines of text on the sharding. The first says what happens to gathered parameters between
-    forward and backward, if they are not freed. The second says when gradients are reduced, if a step has several
-    chunks. `num_chunks`: number of chunks (forwards) in a step."""
+    """Return up to two lines about sharding, for the description of a plan. One says where gathered parameters are
+    until the backward; it is left out if they are freed after the forward. The other says when gradients are reduced;
+    it is left out if a step has a single chunk (forward). `num_chunks`: number of chunks in a step."""
     lines = []
     if sharding.reshard is False:
         lines.append("gathered parameters stay until the backward")

@@ -155,8 +155,8 @@ def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
 
 
 def _find_sequence(draft: Draft, wire: Wire) -> _Sequence | None:
-    """Return the columns of the data that `wire` contains, and the slice of their rows. `wire` must be a field, or a
-    slice of a field along its first dimension after the batch; return None for any other value."""
+    """Return the columns of the data that make up the value `wire`, and the range of their rows. Return None if `wire`
+    is neither a field nor a slice of a field along its first dimension after the batch."""
     assert draft.scope is not None
     name, _, output = wire.partition(":")
     if not output:

@@ -55,8 +55,8 @@ class ParamSpec(BaseModel):
 
 class Param(NamedTuple):
     """Declared block parameter. `kind`: its type; None: any value is allowed, because the default is a template.
-    `default`: the YAML node of its default; a YAML null means that the parameter may be omitted, None that every node
-    must set it."""
+    `default`: the YAML node of its default, which may be a YAML null; None: there is no default, so every node must set
+    the parameter."""
 
     name: str
     kind: Kind | None

@@ -320,10 +320,9 @@ class _Expander:
         return LayerNode(*common, layer, spans, params)
 
     def _name_param(self, written: Mapping, field: str, span: Span) -> str | None:
-        """Return the block parameter that sets the key `field` of a node in a shipped block; None if there is not
-        exactly one. `written`: the keys of the node before rendering. `span`: where the recipe has the parameter's
-        value. Parameters that are read from one published model have the same span; then those in the template of
-        `field` count."""
+        """Return the parameter of a shipped block that sets the key `field` of a node in it; None if that is not clear.
+        `written`: the keys of the node before rendering. `span`: where the recipe has the parameter's value. Parameters
+        that come from one published model have the same span; then it is the one that `field` reads."""
         names = self._given.get(span, ())
         if len(names) > 1:
             entry = written.entry(field)

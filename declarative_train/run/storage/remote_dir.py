@@ -36,9 +36,9 @@ _DIGITS = re.compile(r"-[0-9a-f]{6}$")
 
 
 def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) -> str:
-    """Return the URL to which the folder of a new run is copied. If the run's checkpoints are saved below `remote`, it
-    is the folder that contains them, otherwise a new folder below `remote`. `remote`: the URL in `logging.dir`. `name`:
-    the recipe's name. `checkpoints`: folder of the run's checkpoints; None: they are in the run's own folder."""
+    """Return the URL to which the folder of a new run is copied: a new folder below `remote` or, if the run's
+    checkpoints are saved below `remote`, the folder that contains them. `remote`: the URL in `logging.dir`. `name`: the
+    recipe's name. `checkpoints`: folder of the run's checkpoints; None: they are in the run's own folder."""
     base = f"{remote.rstrip('/')}/{name}/"
     if checkpoints is not None and checkpoints.startswith(base):
         return checkpoints.removesuffix(f"/{CHECKPOINTS}")
@@ -46,8 +46,8 @@ def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) ->
 
 
 def fetch_run(remote: str, name: str, runs: Path, folder: Path | None = None) -> str | None:
-    """Copy a run of the recipe `name` from a URL to this machine, unless its event file here is at least as large as
-    there. Return a notice if the run was copied, otherwise None.
+    """Copy a run of the recipe `name` from a URL to this machine. Return a notice, or None if nothing was copied: no
+    such run is there, or the local event file is at least as large as the one at the URL.
 
     `remote`: URL in the recipe's `logging.dir`. `folder`: the run's folder on this machine; None: copy the newest run
     of the recipe to a folder below `runs`. Raises the exceptions of the store's client.

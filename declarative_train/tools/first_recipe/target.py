@@ -49,7 +49,7 @@ class TargetColumn:
     @property
     def empty_classes(self) -> list[int]:
         """Missing class numbers: whole numbers between the smallest and the largest class that no row has. Empty if the
-        classes are not numbers, or if the missing numbers are not fewer than the classes."""
+        classes are not numbers, or if there are as many missing numbers as classes or more."""
         if not self.classes or self.values.is_text or self.values.column.dtype == "bool":
             return []
         found = {int(str(float(str(each))).partition(".")[0]) for each in self.classes}

@@ -75,9 +75,9 @@ class ExpertRanks:
         return found[0], found[1]
 
     def _order(self, counts_SE: Tensor, num_rows: int) -> Tensor:
-        """Return the indices (num_rows,) that sort the rows received by this rank by expert. The rows arrive sorted by
-        sending rank and, for each sending rank, by expert. `counts_SE`: number of rows from each rank for each expert
-        of this rank."""
+        """Return the indices (num_rows,) that sort the received rows by expert. The rows arrive sorted by sending rank
+        and, for each sending rank, by expert. `counts_SE`: number of rows from each rank for each expert of this rank.
+        """
         if is_fake(counts_SE):
             return torch.arange(num_rows, device=counts_SE.device)
         experts = torch.arange(counts_SE.shape[1], device=counts_SE.device).repeat(self.size)

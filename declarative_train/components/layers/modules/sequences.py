@@ -135,9 +135,8 @@ def as_rows(x: Tensor) -> Tensor:
 
 
 def restore_dims(y: Tensor, x: Tensor) -> Tensor:
-    """Return `y` (N, ...), which has a row for each sequence of `x`, reshaped to the leading dimensions of `x` (B,
-    ..., T, D).
-    """
+    """Return `y` (N, ...) with its first dimension replaced by the leading dimensions (B, ...) of `x` (B, ..., T, D).
+    `y` has one row for each of the N sequences in `x`."""
     return y if x.dim() == 3 else y.reshape(*x.shape[:-2], *y.shape[1:])
 
 

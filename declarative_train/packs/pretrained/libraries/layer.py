@@ -122,8 +122,8 @@ class LibraryLayer(Layer):
 
     @abstractmethod
     def load(self, folder: str, model: nn.Module) -> nn.Module:
-        """Load a model from a folder with the library's own code, and return it. `model`: the model that `save` wrote
-        to the folder; the loaded model has its class."""
+        """Load a model that `save` wrote to a folder, with the library's own code, and return it. `model`: the model
+        that was saved; its class loads the files."""
 
     def files(self, module: nn.Module) -> Files | None:
         """Return the tensors of published files with which the model starts, under the names of the model's parameters.

@@ -257,8 +257,8 @@ def _group_of(name: str) -> str:
 
 
 def _find_ties_apart(model: nn.Module, cuts: dict[str, LayerCut]) -> Iterator[tuple[str, str]]:
-    """Yield (group, reason) for each group of submodules that must stay undivided because of a tied parameter: `cuts`
-    divides a parameter in the group, but not in the same way the parameter to which it is tied."""
+    """Yield (group, reason) for each group of submodules that cannot be divided over ranks. One of its parameters is
+    tied to a parameter that `cuts` divides in another way or not at all."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -317,9 +317,9 @@ class _Part:
         return LayerCut("shared", {})
 
     def share_output(self) -> LayerCut:
-        """Return a division in which every rank has the whole layer, because the heads of all ranks read its output.
-        The layer is a projection to the latent vector and the rotary keys of latent attention. Raises _WholeError for
-        any other module."""
+        """Return a division in which every rank has the whole layer. It is for a projection of latent attention whose
+        output (the latent vector and the rotary keys) the heads of all ranks read. Raises _WholeError for any other
+        module."""
         if type(self._module).forward is not nn.Linear.forward or self._rope_width is None:
             raise _WholeError(f"`{self._path}` is not a linear layer with rotary keys")
         return LayerCut("shared", {})
