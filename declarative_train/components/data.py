@@ -192,7 +192,7 @@ class BadValueError(Exception):
 
 
 class MissingPackageError(Exception):
-    """Error: the Python package that is needed to read these values is not installed."""
+    """Error: a Python package that is needed to read a value is not installed."""
 
 
 class NoStatisticsError(ValueError):

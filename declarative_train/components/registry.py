@@ -23,10 +23,12 @@ class ComponentError(ValueError):
 
 
 class Registry(Mapping[str, type[C]], Generic[C]):
-    """Table of the component classes of one kind, by type. A module is imported when its type is looked up.
+    """Table {type: component class} for one kind of component. The module of a class is imported when its type is
+    looked up.
 
-    `kind`: the word used in messages ("layer"). `table`: the built-in types, with their classes in `package`. The types
-    in packs (installed packages of components) are added to it."""
+    `kind`: the name of the kind ("layer"). `table`: {type: path of the class below `package`} for the built-in types.
+    The types in packs (installed packages of components) are added to it.
+    """
 
     def __init__(self, kind: str, package: str, table: dict[str, str]) -> None:
         self.kind = kind

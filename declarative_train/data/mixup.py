@@ -38,8 +38,8 @@ def mixing_types(spec: DataSpec) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True, slots=True)
 class PairMixer:
-    """Executor of the transforms that mix pairs of samples. `entries`: each transform with its index in the list of
-    transforms. `fields`: for each transform, the image fields that it changes; it also changes the labels."""
+    """Executor of the transforms that mix pairs of samples. `entries`: (index in the list of all transforms,
+    transform). `fields`: for each of these transforms, the image fields that it changes; it also changes the labels."""
 
     entries: tuple[tuple[int, PairTransform], ...]
     fields: tuple[tuple[str, ...], ...]

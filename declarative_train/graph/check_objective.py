@@ -185,9 +185,9 @@ class ObjectiveCheck:
         return None if name is None or spec is None else self._see(name)
 
     def check_sources(self, term: Term, from_fields: Collection[str], learned: Collection[str]) -> None:
-        """Check that the number of valid items of a loss term is computed from fields alone, and that its input or
-        target depends on a parameter. `from_fields`: names of tensors that are computed from fields alone. `learned`:
-        names of tensors that depend on a parameter."""
+        """Report a loss term whose number of valid items depends on other values than fields, or whose input and target
+        depend on no parameter. `from_fields`: names of tensors that are computed from fields alone. `learned`: names of
+        tensors that depend on a parameter."""
         counted = [("mask", term.edges.mask)] if term.edges.mask is not None else []
         if term.edges.target is not None and self._target_counts(term):
             counted.append(("target", term.edges.target))

@@ -319,9 +319,8 @@ def _is_small(lowered: Lowered) -> bool:
 
 
 def _may_have_idle(lowered: Lowered) -> bool:
-    """Return False only if every parameter certainly gets a gradient. This needs four things: each output of the model
-    is the input of a loss, each output of a node is read, no expression stops gradients, and no layer is a plugin's or
-    a library's."""
+    """Return whether some parameter may get no gradient, according to the graph alone. If in doubt, return True: for
+    example if a layer is a plugin's, or an output of a node is not read."""
     read = {name for term in lowered.terms for name in _read_by(term)}
     if any(term.edges.target in lowered.graph.outputs for term in lowered.terms):
         return True  # parameters may be reached through a target

@@ -64,12 +64,11 @@ def weight_of(path: str) -> str:
 def check_adapters(
     recipe: Recipe, settings: Settings, maps: Maps, given: Mapping[str, Adapter] | None = None
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each entry `adapter` that matches no weight of a linear map, and for each weight that its
-    adapter does not fit.
+    """Yield a diagnostic for each entry `adapter` of the recipe that matches no weight, and for each weight that is
+    tied, is trained itself, or is too small for the rank of its adapter.
 
-    `settings`: dict from each parameter to its settings. `maps`: dict from the path of a linear map to the shape of its
-    weight. `given`: dict from the path of a linear map to its adapter in the model; None: check the adapters as the
-    recipe describes them.
+    `settings`: {parameter: its settings}. `maps`: {path of a linear map: shape of its weight}. `given`: {path of a
+    linear map: its adapter in the model}; None: check the adapters as the recipe describes them.
     """
     rules = recipe.model.rules
     adapting = [rule for rule in rules if rule.settings.adapter is not None]

@@ -20,10 +20,10 @@ from declarative_train.recipe.sections.parallelism import Axes
 def divide_positions(
     layout: LayoutPlan, recipe: Recipe, lowered: Lowered
 ) -> tuple[LayoutPlan | None, list[Diagnostic]]:
-    """Divide the positions of sequences over the `context` axis. Return (layout, errors): the layout with its
-    ContextPlan. A layout without a `context` axis is returned unchanged.
+    """Divide the positions of sequences over the ranks of the `context` axis. Return (layout with its ContextPlan, []).
+    Without a `context` axis, the layout is returned unchanged.
 
-    The layout is None if the positions cannot be divided evenly, or if the model or the objective needs positions of
+    Return (None, errors) if the positions cannot be divided evenly, or if the model or the objective needs positions of
     other ranks in a way that is not supported.
     """
     if not layout.has("context"):

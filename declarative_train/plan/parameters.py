@@ -138,10 +138,10 @@ def _sources(
 def _apply_ties(
     plans: Iterable[ParameterPlan], sources: Mapping[str, str], graph: Graph, plugins: Sequence[str]
 ) -> list[ParameterPlan]:
-    """Return the plans of all parameters after tying. Tied parameters share one tensor. The first of them in the order
-    of the graph owns it, with the settings of the source. The plans of the others name the owner in `tie`.
+    """Return the plans of all parameters after tying. Tied parameters share one tensor. Its owner is the one of them
+    that comes first in the graph; it gets the settings of the source. The plans of the others name the owner in `tie`.
 
-    `sources`: dict from each tied parameter to the parameter that the recipe ties it to, its source.
+    `sources`: {tied parameter: its source, the parameter that the recipe names in `tie`}.
     """
     order = {plan.name: plan for plan in plans}
     position = {name: at for at, name in enumerate(order)}

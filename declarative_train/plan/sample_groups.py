@@ -45,8 +45,8 @@ class Mixer:
 
 
 def check_mixing(recipe: Recipe, lowered: Lowered, batch: BatchSpec, data: DataSpec) -> list[Diagnostic]:
-    """Report each group of samples (as in a batch norm) whose size does not fit the batch or the layout, or is one
-    sample."""
+    """Report batch norms and other operations that mix samples, if they do not fit the batch or the layout: the size of
+    their groups does not divide the batch, a group has one sample, or a pair of samples is split."""
     mixers = list(_mixers(recipe, lowered))
     diagnostics = []
     if batch.microbatch_size % 2:

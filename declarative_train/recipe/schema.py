@@ -140,7 +140,7 @@ class _Definitions:
         return {"$ref": f"#/$defs/{name}"}
 
     def _inline(self, name: str, section: type[Section]) -> Schema:
-        """Add the definition of a section that mixes its own keys with those of a component, as a loss term does with
+        """Add the definition of a section whose mapping has both its own keys and those of a component: a loss term has
         the keys of its loss. Return a reference to the definition. `name`: name of the section."""
         assert section.inline is not None
         own = self.model(section)

@@ -34,9 +34,8 @@ class Means:
     metrics: dict[str, tuple[float, int]] = field(default_factory=dict)  # sum over rows, number of rows
 
     def add(self, steps: list[Terms], metrics: dict[str, float], num_rows: int) -> None:
-        """Add the loss terms of some steps, and metrics. `steps`: the loss terms of each step. `metrics`: means over
-        `num_rows` rows; a nan is not added. Steps are added one by one, so that the sums are bitwise equal for any
-        number of steps per call."""
+        """Add the loss terms of each of `steps`, and metrics. `metrics`: means over `num_rows` rows; a nan is not
+        added. The sums are bitwise equal whether steps are added in one call or in several."""
         self.num_steps += len(steps)
         if steps:
             old = self.terms or [(0.0, 0)] * len(steps[0])

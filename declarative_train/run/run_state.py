@@ -15,9 +15,9 @@ class RunState:
     and the position in the data follow. `seconds`: training time so far. `loss_scale`: state of fp16's loss scale, or
     None.
 
-    The fields `best_*` describe the metric that `checkpoint.best` watches, the fields `stop_*` that of
-    `training.early_stop`. `*_of`: its mode and name, such as `max validation/accuracy`. `*_value`: its best value so
-    far. `*_step`: the step of this value.
+    Three fields describe the metric of `checkpoint.best`, and three the metric of `training.early_stop`. `best_of`,
+    `stop_of`: its mode and name, such as `max validation/accuracy`. `best_value`, `stop_value`: its best value so far.
+    `best_step`, `stop_step`: the step of this value.
     """
 
     step: int = 0

@@ -19,8 +19,8 @@ MOST_PARTS = 5  # shown nodes of a block
 
 
 def flow(plan: Plan, width: int | None = None) -> str:
-    """Return the path of the data as a table, then the layers. Lines have at most `width` characters (None: no
-    limit)."""
+    """Return the table of the stages through which the data pass, the table of the layers, and how layers are divided
+    over ranks, as text. Lines have at most `width` characters (None: no limit)."""
     microbatch = f"layer by layer, {format_count(plan.batch.microbatch_size, 'row')} at a time"
     cuts = plan.layout.cuts
     parts = ["data flow", stages_table(plan, width), microbatch, layers_table(plan, width)]

@@ -64,9 +64,8 @@ def _longest(cells: Sequence[str], most: int | None) -> int:
 
 
 def items(rows: Sequence[tuple[str, str, Sequence[str]]], width: int) -> str:
-    """Return entries as lines of text, no longer than `width`. An entry is (number, name, texts): its first line begins
-    with number and name, and the texts follow to the right, one below the other.
-    """
+    """Return entries as lines of text, no longer than `width`. An entry is (number, name, texts). Its texts are below
+    each other in a column at the right of its number and name."""
     margin = max(len(number) for number, _, _ in rows) + max(len(name) for _, name, _ in rows) + 4
     names = max(len(name) for _, name, _ in rows)
     lines = []

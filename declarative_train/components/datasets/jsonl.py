@@ -249,9 +249,9 @@ def read_lines(
 
 
 def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: Any = None) -> pa.Table:
-    """Return the table of the lines in `content` that are JSON objects with values of the right types. The right types
-    are those in `schema`, or those in the earlier lines if `schema` is None. The other lines are appended to `bad` as
-    pairs (line in `content`, counted from 0; reason)."""
+    """Return a table of the good lines in `content`: JSON objects with values of the types in `schema`. Without a
+    schema, the earlier lines decide the types. For each bad line, append (its number in `content`, from 0; reason) to
+    `bad`."""
     import json as strict
 
     import pyarrow as pa

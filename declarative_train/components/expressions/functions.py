@@ -2,7 +2,8 @@
 
 All functions are pure except those marked `random`. Arguments have torch's names. Dimension 0 is the batch: a shape
 begins with `B`, and an order of dimensions with 0. No other argument may name dimension 0. A layer with the name of a
-function computes the same as the function, and the defaults of its fields come from this table (`default`)."""
+function computes the same, and takes its defaults from this table (`default`).
+"""
 
 from __future__ import annotations
 

@@ -159,8 +159,8 @@ def intervals_by_column(shape: tuple[int, ...], intervals: Sequence[Interval]) -
 
 
 def has_finite_sum(values: np.ndarray) -> bool:
-    """Return whether the sum of the values is finite; then every value is finite. A sum of large finite numbers can
-    overflow, so False proves nothing. This test takes half the time of testing each value."""
+    """Return whether the sum of the values is finite, which takes half the time of testing each value. If it is True,
+    every value is finite. False proves nothing, because a sum of large finite numbers can overflow."""
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):

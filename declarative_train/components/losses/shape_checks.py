@@ -208,10 +208,9 @@ def _one_too_many(items: TensorSpec, target: TensorSpec, classes_last: bool) -> 
 
 
 def _both_ways(first: TensorSpec, second: TensorSpec, name: str = "input", other: str = "target") -> str | None:
-    """Return a hint about how to give the tensors `first` and `second` the same shape, or None if no hint applies.
-    There is a hint if one tensor has an additional last dimension of size 1, if `first` has scores of classes and
-    `second` class numbers, or if both have equally many elements. `name`, `other`: names of the two tensors in the
-    hint."""
+    """Return a hint about how to give two tensors the same shape, or None. There is a hint for three differences: a
+    last dimension of size 1 in one tensor, scores of classes in `first` and class numbers in `second`, or another shape
+    of equally many elements. `name`, `other`: names of `first` and `second` in the hint."""
     if second.shape == (*first.shape, 1):
         slicing = ", ".join(":" for _ in range(len(first.shape) + 1))
         from_field = f"give the {other}'s field `column: NAME` instead of `columns: [NAME]`, which makes it {first}"

@@ -11,10 +11,8 @@ from declarative_train.components.component import LrSchedule
 
 
 def warmup_factor(step: int, num_warmup_steps: int) -> float:
-    """Return the factor of the warm-up for `step`. Steps are counted from 0. The factor rises linearly and is 1 from
-    step `num_warmup_steps` on. In the first step it is 1 / (num_warmup_steps + 1), not 0, because a factor of 0 would
-    waste the step. torch's `LinearLR` starts above 0 too.
-    """
+    """Return the factor of the learning rate in the warm-up. It rises linearly from 1 / (num_warmup_steps + 1) at step
+    0 to 1 at step `num_warmup_steps`, and stays 1. It does not start at 0, because such a step would train nothing."""
     return min(1.0, (step + 1) / (num_warmup_steps + 1))
 
 

@@ -125,9 +125,8 @@ class PluginTransform(PluginComponent, Transform):
         return found
 
     def _check_size(self, size: Size, channels: int) -> ShapeError | None:
-        """Call the user's code on a generated image of this size. Return an error if the call fails, if it draws random
-        numbers without declaring it, or if a second call gives another result for the same image. Otherwise return
-        None."""
+        """Call the user's code on a generated image of this size. Return an error if the call fails, draws random
+        numbers without declaring it, or gives two different results for the same image; otherwise None."""
         from declarative_train.components.plugin_layer import read_random_states, seed_generators
 
         made = _make_picture(size, channels, self.on_numbers)

@@ -1,11 +1,12 @@
 """Sharded data parallelism, the `shard` axis. torch's `fully_shard` distributes parameters, gradients and optimizer
-state over the ranks, unit by unit. (A unit is one of the model's repeated blocks.)
+state over the ranks, one unit after the other. (A unit is one of the model's repeated blocks.)
 
 No rank ever has the whole model in memory: it is built on the meta device, and each rank fills its shards after
 sharding. With an additional axis `replicate` there are several copies of the sharded model (torch's hybrid sharding).
 
-In a pipeline, parameters stay gathered between forward and backward. Schedules that split the backward look for the
-autograd nodes of whole parameters, and would otherwise lose gradients."""
+In a pipeline, parameters stay gathered between forward and backward, because schedules that split the backward would
+otherwise lose gradients.
+"""
 
 from __future__ import annotations
 

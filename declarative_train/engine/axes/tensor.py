@@ -2,9 +2,10 @@
 attention heads or vocabulary.
 
 The plan says which layers are divided (`Cuts`). The parameters of such a layer are replaced by this rank's parts of
-them, which are plain tensors, so that other axes can replicate or shard them. Autograd functions around the layer sum
-its outputs and the gradients of its inputs over the ranks. Parameters that are not divided have the same value and
-gradient on all these ranks."""
+them. These are plain tensors, so other axes can replicate or shard them. Autograd functions around the layer sum its
+outputs and the gradients of its inputs over the ranks. Parameters that are not divided have the same value and gradient
+on all these ranks.
+"""
 
 from __future__ import annotations
 
@@ -78,9 +79,9 @@ def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> No
 
 
 def _convert_all(part: nn.Module, ranks: TensorRanks, *, reads: bool, writes: bool) -> None:
-    """Add hooks to a layer that computes with all tokens, in a model whose other layers have only this rank's tokens.
-    `reads`: whether a hook gathers the tokens of all ranks before the layer. `writes`: whether a hook removes the other
-    ranks' tokens after the layer."""
+    """Add hooks to a layer that computes with the tokens of all ranks, in a model whose other layers have only this
+    rank's tokens. `reads`: whether to gather the tokens of all ranks before the layer. `writes`: whether to drop the
+    tokens of other ranks after it."""
     if reads:
         part.register_forward_pre_hook(
             lambda _, inputs: tuple(

@@ -73,9 +73,9 @@ class Optimizers:
         return {tag: base * self._factor for tag, base in self._base_lrs.items()}
 
     def switch(self, *, trains: bool) -> bool:
-        """Switch the parameters between values for training (`trains`) and values for evaluations and checkpoints.
-        These differ only for optimizers that keep an average of the parameters. Return whether parameters may have
-        changed."""
+        """Put the values for training (`trains`), or those for evaluations and checkpoints, into the parameters. They
+        differ only for optimizers that average the parameters over steps. Return whether parameters may have changed.
+        """
         if trains == self._trains or not self._averaging:
             return False
         self._trains = trains

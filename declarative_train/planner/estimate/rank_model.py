@@ -135,11 +135,9 @@ class _Divider:
     def _divide_node(
         self, node: Node, path: str, given: Mapping[str, TensorSpec], known: Mapping[Edge, TensorSpec]
     ) -> tuple[Node, dict[str, TensorSpec]]:
-        """Return (node, outputs) for one rank. `node`: the node with the sizes on this rank. `outputs`: {name: spec on
-        one rank} for the outputs of the node that are divided.
-
-        `given`: {name: spec on one rank} for the divided inputs of the node. `known`: the undivided spec of each edge
-        of the graph."""
+        """Return (node, outputs): the node with the sizes that it has on one rank, and the specs on one rank of its
+        divided outputs, by name. `given`: the specs on one rank of its divided inputs, by name. `known`: the spec of
+        each edge of the graph without division."""
         if node.graph is not None:
             graph, outputs = self.divide(node.graph, f"{path}.", given)
             return replace(node, graph=graph, outputs={**node.outputs, **outputs}), outputs

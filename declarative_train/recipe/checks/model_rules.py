@@ -215,9 +215,9 @@ def _needs_balance(node: LayerNode) -> bool:
 
 
 class _Frame(NamedTuple):
-    """Graph that is searched: `scope`, the graph of the model or of a block. `path`: path of the node that uses the
-    block, with a dot at the end; "" for the model. `inputs`: {input of the block: wire in `outer`}. `outer`: the graph
-    that contains this node; None for the model."""
+    """Graph `scope` that is searched: the model's graph (then `path` is "" and `outer` is None) or that of a block.
+    `path`: path of the node that uses the block, with a dot at the end. `outer`: the graph that has this node.
+    `inputs`: {input of the block: wire in `outer`}."""
 
     scope: Scope
     path: str

@@ -107,9 +107,9 @@ class _Site:
     # --- words of the message -----------------------------------------------------------------------------------
 
     def follow_message(self) -> Iterator[Proposal]:
-        """Yield the edits that the help of the diagnostic proposes, such as "write `gpus: 2`", "set layout.gpus to 2"
-        or "known: a, b". Also, for each node or field `x` that the message names, yield edits that write `x` in place
-        of the name of another node or field."""
+        """Yield edits that do what the help of the diagnostic says, such as "write `gpus: 2`" or "known: a, b". Also
+        yield edits for nodes and fields that the message names: each is written in place of the name of another node or
+        field."""
         hint = self.diagnostic.help or ""
         for path, *values in _SETTING.findall(hint):
             for entry in self.entries:
@@ -238,7 +238,7 @@ class _Site:
         return None if self.text[begin:start].strip() else (begin, len(self.text) if stop < 0 else stop + 1, "")
 
     def _enclose(self) -> list[_Entry]:
-        """Return the entry at the place of the diagnostic and the entries that contain it, the innermost first."""
+        """Return the entries of mappings that contain the position of the diagnostic, the innermost first."""
         if self.entry is None:
             return []
         return [

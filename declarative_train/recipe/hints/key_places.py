@@ -17,11 +17,12 @@ SLIP = 0.7  # similarity above which a name is a misspelt key; `mode` and `nodes
 
 
 def home_of(name: str, near: str | None = None) -> str | None:
-    """Return a help line for the unknown key `name`. It names the sections that have this key. For a key of another
-    framework, it says what the key is called in recipes. `near`: the most similar key that is allowed in this place.
+    """Return a help line for the unknown key `name`: the sections that have this key or, for a key of another
+    framework, its name in recipes. Return None if there is no such key, or if `name` is probably a misspelling of
+    `near`, the most similar key that is allowed in its place.
 
-    Return None if no section has the key, or if `name` is probably a misspelling of `near`. Call it only for mistakes:
-    it is slow, because it reads the keys of all optimizers."""
+    The function is slow, because it reads the keys of all optimizers.
+    """
     from difflib import SequenceMatcher  # imported only for mistakes
 
     if near is not None and name not in ALIASES and SequenceMatcher(None, name, near).ratio() > SLIP:

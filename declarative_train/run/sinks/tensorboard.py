@@ -16,9 +16,9 @@
 | plan, remarks, samples/<n> | texts; `samples/<n>` has the model's continuations of prompt n |
 | speed | text: the predicted and the measured time of a step, when a run ends |
 
-TensorBoard sorts groups of tags alphabetically; the names are chosen so that the training loss comes first. TensorBoard
-also sorts the columns of hyper-parameters, after those that differ between runs. A leading blank in a name, which is
-invisible, puts some of them first.
+TensorBoard sorts groups of tags alphabetically; the names are chosen so that the training loss comes first. It also
+sorts the columns of hyper-parameters. The names of `lr`, `mode` and `optimizer` begin with a blank, so that these
+columns come before others.
 
 All scalars of an event are one record. A thread imports TensorBoard's writer and writes, so that no step waits. A
 resumed run writes a new file. Its first record makes TensorBoard drop the values of earlier files after the step from

@@ -1,6 +1,6 @@
 """Server of the Model Context Protocol. Its tools for an agent are the commands of dtrain that change nothing.
 
-Each call runs the command in a new process: the result is the same as on the command line, torch's memory is freed
+Each call runs the command in a new process. So the result is the same as on the command line, torch's memory is freed
 afterwards, and a call that takes too long can be stopped.
 """
 

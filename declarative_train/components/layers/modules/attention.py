@@ -266,10 +266,9 @@ def attend(
     heads: Heads,
     sinks_H: Tensor | None = None,
 ) -> Tensor:
-    """Return the attention output (B, H, T, K). `mask`: (B, S) or (B, T, S), True where a query may see a key; None
-    means everywhere. A query that may see no key gives 0 and has no gradient; its softmax would be nan. `heads.window`
-    is used only if `causal`. `sinks_H`: one learned number for each head (`Heads.sinks`).
-    """
+    """Return the attention output (B, H, T, K). `mask`: (B, S) or (B, T, S), True where a query may see a key; None:
+    everywhere. The output of a query that may see no key is 0, without gradient. `heads.window` is used only if
+    `causal`. `sinks_H`: a learned number for each head (`Heads.sinks`)."""
     T, window = q_BHTK.shape[2], heads.window if causal else None
     if mask is None and causal and ((window is not None and window < T) or heads.needs_weights):
         mask, causal = visible_keys(T, T, window, q_BHTK.device)[None], False

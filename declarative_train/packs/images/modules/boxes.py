@@ -16,8 +16,8 @@ _EPS = 1e-7  # added to every divisor, as in torchvision
 
 def corners(boxes: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the left, top, right and bottom of boxes (..., 4), each of shape (...). `format`: what the four numbers of
-    a box are. The result has left <= right and top <= bottom even if a predicted box has them reversed, because a
-    negative area would give a reversed box a lower loss."""
+    a box are, such as `xywh`. Left and right (or top and bottom) of a predicted box may be reversed. They are swapped
+    then, because the negative area would lower the loss."""
     a, b, c, d = boxes.unbind(-1)
     if format == "xywh":
         c, d = a + c, b + d

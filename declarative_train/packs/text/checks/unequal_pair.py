@@ -149,9 +149,9 @@ def _check_teacher(node: BlockNode, student: _Side, teacher: _Side) -> Iterator[
 
 
 def _follow(scope: Scope, reader: BlockNode, port: str, parameters: Sequence[ParameterPlan]) -> _Side:
-    """Return what the input `port` of the node `reader` is computed from: fields, and nodes with parameters. The result
-    also names those of the nodes that the loss trains through this input: they have a parameter that is not frozen, and
-    no `detach` stops its gradient."""
+    """Return the fields and the nodes with parameters from which the input `port` of the node `reader` is computed. The
+    result also says which of these nodes are trained through this input: those with a parameter that is not frozen, and
+    with no `detach` before the input."""
     nodes = {node.name: node for node in scope.nodes}
     with_parameters = {item.name.partition(".")[0] for item in parameters}
     trained = {item.name.partition(".")[0] for item in parameters if not item.frozen}

@@ -18,8 +18,8 @@ from declarative_train.components.layers.modules.moe import apply_experts
 
 
 def divide_parts(model: nn.Module, parts: Mapping[str, str], ranks: TensorRanks) -> None:
-    """Divide submodules of a model over `ranks`. `parts`: {path of a submodule: kind of its division}. The caller then
-    replaces the parameters by their parts on this rank."""
+    """Change submodules of a model so that each rank computes only a part of them. `parts`: {path of a submodule: how
+    it is divided}. The caller must then replace the parameters by this rank's parts of them."""
     for path, kind in parts.items():
         part = model.get_submodule(path)
         if isinstance(part, nn.Embedding):
