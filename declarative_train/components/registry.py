@@ -1,7 +1,8 @@
-"""Table of component types. The module of a type is imported when the type is first used.
+"""Tables of component types. The module of a type is imported when the type is first used.
 
-The tables stay plain sorted literals (`{"linear": "linear.Linear", ...}`). If all modules were imported at once, every
-`dtrain lint` would load a hundred pydantic models that the recipe does not name."""
+The tables are plain literals (`{"linear": "linear.Linear", ...}`). If all modules were imported at once, every `dtrain
+lint` would load a hundred pydantic models that the recipe does not name.
+"""
 
 from __future__ import annotations
 

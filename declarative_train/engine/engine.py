@@ -223,9 +223,8 @@ class Engine:
         return self._driver.buffers
 
     def set_training(self, training: bool) -> None:
-        """Switch between training and evaluation. For an evaluation, also average the running statistics over the ranks
-        and switch the parameters to the weights for evaluations. Modules whose parameters are all frozen stay in
-        evaluation."""
+        """Switch the modules between training and evaluation; modules whose parameters are all frozen stay in
+        evaluation. Before an evaluation, also call `synchronize_buffers`."""
         if not training:
             self.synchronize_buffers()
         for module in self.modules:

@@ -154,11 +154,12 @@ class OpenFiles(Generic[T]):
 
 
 def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Group row indices of a table by the piece (such as a file) that contains the row. `starts`: index of the first
+    """Group row indices of a table by the piece, such as a file, that contains the row. `starts`: index of the first
     row of each piece, then the number of all rows. `rows`: the row indices, in any order.
 
     Yields (piece, places, inside) for each piece that contains some of the `rows`. `piece`: index of the piece.
-    `places`: positions of its rows in `rows`. `inside`: indices of these rows within the piece."""
+    `places`: positions in `rows` of the rows in this piece. `inside`: indices of these rows within the piece.
+    """
     import numpy as np
 
     piece_of = np.searchsorted(np.asarray(starts, np.int64), rows, side="right") - 1

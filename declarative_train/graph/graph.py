@@ -22,7 +22,7 @@ class Node:
 
     layer       `component`: keys of the layer, `type` included; `inputs`: connected port -> edge; `model_parts`: graph
                 that pipeline stages run in place of a library's model, with its parts as nodes
-    expression  `expression`: its text, with positions for names (components/expressions); `inputs`: name -> edge
+    expression  `expression`: its text; `inputs`: name in the text -> edge
     block       `graph`: the graph in the block; `inputs`: input of this graph -> edge; `block`: the block's type name
     reuse       `target`: name of the node in the same graph whose module is called again
     """

@@ -35,9 +35,9 @@ class RunState:
     epoch: dict[str, Any] = field(default_factory=dict)  # means of the current, unfinished epoch
 
     def adopt_targets(self, plan: Plan) -> list[str]:
-        """Take from `plan` which metrics `checkpoint.best` and `training.early_stop` watch. If one of them now watches
-        another metric, discard its best value. Also drop the sums of metrics that the plan no longer has. Return a
-        notice if there was a best checkpoint and its value is discarded."""
+        """Adopt the metrics that `plan` watches for `checkpoint.best` and `training.early_stop`. If one of the two now
+        watches another metric, discard its best value. Also drop the sums of metrics that the plan no longer has.
+        Return [notice] if the value of the best checkpoint is discarded, else []."""
         checkpoint, early = plan.checkpoint, plan.training.early_stop
         best_of = f"{checkpoint.best_mode} {checkpoint.best_metric}" if checkpoint and checkpoint.best_metric else None
         stop_of = f"{early.mode} {early.metric}" if early else None

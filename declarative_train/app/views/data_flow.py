@@ -282,8 +282,8 @@ def outputs_text(plan: Plan, rows: int) -> str:
 
 
 def entry_shapes(graph: Graph, names: tuple[str, ...], rows: int) -> str:
-    """Return the shapes of the values that a pipeline stage gets from outside, for `rows` rows, as text; "-" if it has
-    none. `names`: the nodes of the stage."""
+    """Return the shapes of the values that a pipeline stage reads but does not compute, for `rows` rows, as text; "-"
+    if there are none. `names`: the nodes of the stage."""
     outside = [
         edge for name in names for edge in graph.node(name).inputs.values() if edge.partition(":")[0] not in names
     ]

@@ -98,9 +98,8 @@ def names_in(records: list[Record]) -> set[str]:
 
 
 def add_relative_path(record: Record, checkpoint: str) -> Record:
-    """Return a copy of `record` to which `from_here` is added: the path of the weights files relative to the folder
-    `checkpoint`. `record`: a reference to weights files. If the files or the checkpoint are at a URL, return `record`
-    itself."""
+    """Return a copy of `record`, a reference to weights files, with an entry `from_here`: the path of these files
+    relative to the folder `checkpoint`. If the files or the checkpoint are at a URL, return `record` itself."""
     path, folder = local_path(record["weights"]["path"]), local_path(checkpoint)
     if path is None or folder is None:
         return record

@@ -288,8 +288,8 @@ def render(
     template: str, given: Messages, found: Tokenizer, *, schemas: Sequence[object] | None = None, answers: bool = False
 ) -> RenderedChat:
     """Render a dialogue with a chat template. `schemas`: JSON schemas of the tools. `answers`: end with the prompt for
-    an answer of the assistant (`add_generation_prompt`). The spans of the result are the texts within
-    `{% generation %}`. Raises ChatError."""
+    an answer of the assistant (`add_generation_prompt`). In the result, `spans` has the places of the texts within `{%
+    generation %}`. Raises ChatError."""
     from declarative_train.packs.text.rendering import RenderError
 
     try:

@@ -28,10 +28,11 @@ Read = Callable[[int, "int | None"], "torch.Tensor"]
 class Files(NamedTuple):
     """Tensors in the files of a model.
 
-    names       names of the tensors that files and model have
+    names       names of the tensors that are both in the files and in the model
     missing     parameters of the model that are not in the files, and start at random
     unexpected  names in the files that the model does not have
-    read        function (name, first, count) -> `count` rows of a tensor (None: all), from row `first` on"""
+    read        function (name, first, count) -> `count` rows of a tensor (None: all), from row `first` on
+    """
 
     names: frozenset[str]
     missing: tuple[str, ...]
