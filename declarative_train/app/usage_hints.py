@@ -71,8 +71,8 @@ def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None
 
 
 def hint_on_options(command: str | None, words: Sequence[str]) -> str | None:
-    """Return a hint for the first of `words` (the arguments) that is an option only of similar commands of other tools,
-    not of `command`. Return None if there is no such argument."""
+    """Return a hint for the first argument in `words` that similar commands of other tools have as an option, but
+    `command` does not. Return None if there is no such argument."""
     known = OPTIONS_ELSEWHERE.get(command or "", {})
     return next((known[name] for name in (word.partition("=")[0] for word in words) if name in known), None)
 

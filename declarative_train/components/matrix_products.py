@@ -47,8 +47,8 @@ class Use(NamedTuple):
         return any(self.graded.values()) or any(each.is_trained for each in self.weights)
 
     def each_matrix_for(self, spec: TensorSpec) -> list[Product]:
-        """Return one matrix product for each parameter (out, *rest) of the layer with two or more dimensions. Per
-        element of `spec`, it has 2 * prod(rest) operations. `spec`: the output of a linear map or convolution; the
+        """Return the matrix product with each parameter (out, *rest) of the layer that has two or more dimensions. It
+        has 2 * prod(rest) operations for each element of `spec`. `spec`: output of a linear map or convolution, or
         input of a transposed convolution."""
         sides = int(any(self.graded.values()))
         return [

@@ -34,8 +34,8 @@ def default_of(node: ast.expr | None) -> tuple[DefaultKind, Any]:
 
 
 def type_of(annotation: ast.expr | None, dotted: Dotted, kind: DefaultKind, default: Any) -> tuple[Any, bool]:
-    """Return (pydantic type of an argument, whether the user's code expects a list). Recipes give tuples, which must be
-    converted where a list is expected. The type is `Any` if the annotation does not describe plain data.
+    """Return (pydantic type, is_list) of an argument of user code. The type is `Any` if the annotation does not
+    describe plain data. `is_list`: the code expects a list, so the tuple from the recipe must be converted.
 
     `kind`, `default`: kind and value of the argument's default. `dotted`: function that returns the dotted name of an
     expression.

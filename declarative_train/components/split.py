@@ -58,8 +58,8 @@ class Split(Component, ABC):
         return found if self.of is not None else {key: value for key, value in found.items() if key != "of"}
 
     def anywhere(self) -> "Split":
-        """Return a copy of the split without its key `of` (the name of a source in a mixture), to choose rows from the
-        table of this source alone."""
+        """Return a copy of the split without the key `of`, which names a source of a mixture. The copy chooses rows
+        from the table of this source alone."""
         return self.model_copy(update={"of": None})
 
     @property

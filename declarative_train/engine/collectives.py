@@ -220,9 +220,9 @@ class MeshPosition:
         return DeviceMesh.from_group([copies, shards], device, ranks, mesh_dim_names=("replicate", "shard"))
 
     def _join(self, layout: LayoutPlan, along: Sequence[Axis]) -> tuple[Alone | Ranks, Sequence[int]]:
-        """Return a collective, and the global numbers of its ranks. The ranks are those whose mesh coordinates differ
-        from this rank's only on the axes `along`, this rank included. Axes that the mesh does not have are ignored. If
-        it has none of them, this rank is alone."""
+        """Return a collective, and the global numbers of its ranks. The ranks are this one and all whose mesh
+        coordinates differ from its own only on the axes `along`. Axes that the mesh does not have are ignored. If no
+        axis is left, this rank is alone."""
         axes = tuple(axis for axis in along if layout.has(axis))
         if not axes:
             return Alone(), (self.world.rank,)

@@ -246,8 +246,8 @@ def keep_freed_memory() -> None:
 
 def start_autograd() -> None:
     """Run a first backward, which starts autograd's threads, one per GPU. It must run before torch's fake tensors are
-    used: under them, a CUDA build assumes a GPU even on a machine without one, and starting its thread fails. Processes
-    that are forked after this call cannot compute gradients."""
+    used. With fake tensors, a CUDA build of torch assumes a GPU, and cannot start its thread on a machine without one.
+    Processes that are forked after this call cannot compute gradients."""
     import torch
 
     torch.ones((), requires_grad=True).backward()  # type: ignore[no-untyped-call]

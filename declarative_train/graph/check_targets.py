@@ -102,9 +102,9 @@ def _find_fields(scope: Scope, wire: str) -> frozenset[str]:
 
 
 def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], list[Diagnostic]]:
-    """Return (conversions, diagnostics) for metrics that are shown in the unit of the data columns. `conversions`: dict
-    from the name of a metric to (field of its target, conversion). It has no entry for a metric whose target already
-    has this unit. A metric that cannot be converted gets a diagnostic."""
+    """Return (conversions, diagnostics) for metrics that are shown in the unit of the data columns. `conversions`:
+    {name of a metric: (field of its target, conversion)}. A metric whose target already has this unit is left out. A
+    metric that cannot be converted gets a diagnostic."""
     scope = recipe.model.scope
     found: dict[str, tuple[str, Unit]] = {}
     diagnostics = []

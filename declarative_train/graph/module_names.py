@@ -60,8 +60,8 @@ def graph_module(
 
 
 def for_tools(module: nn.Module) -> nn.Module:
-    """Return a copy of a module for tools such as torch.export, which look children up by attribute. Every child of the
-    copy is a plain attribute. A module of which this is true already is returned itself."""
+    """Return a copy of a module in which every child is a plain attribute, because tools such as torch.export look
+    children up by attribute. Return the module itself if it has no `Named` part."""
     if not any(isinstance(part, Named) for part in module.modules()):
         return module
     children = {name: for_tools(child) for name, child in module.named_children()}

@@ -11,12 +11,13 @@ from declarative_train.graph.graph import Edge, Graph, Node, above
 
 
 def split_batch_graph(graph: Graph, bound_to_model: Collection[str]) -> tuple[Graph, Graph]:
-    """Divide a graph into the nodes that are computed from fields alone and the model: return (batch graph, model
-    graph).
+    """Divide a graph in two. Return (batch graph, model graph): the nodes that are computed from fields alone, and all
+    other nodes.
 
     `graph.outputs` must be all values that losses and metrics read, fields included. `bound_to_model`: names of
     parameters, and paths of layers that draw random numbers or mix samples. A node with one of these, and each node
-    that depends on it, belongs to the model."""
+    that depends on it, belongs to the model.
+    """
     moved = _find_moved(graph, bound_to_model)
     moved_names = {node.name for node in moved}
     names = {
@@ -159,7 +160,7 @@ def _find_last_stages(graph: Graph, place: Mapping[str, int], last: int) -> dict
 
 def _find_sent(graph: Graph, place: Mapping[str, int], until: Mapping[Edge, int], position: int) -> tuple[Edge, ...]:
     """Return the edges that the stage with index `position` sends to the next stage, in the order of the nodes that
-    compute them. `place`: {node: index of its stage}. `until`: the result of `_find_last_stages`."""
+    compute them. `place`: {node: index of its stage}. `until`: {edge: index of the last stage that reads it}."""
     edges = [f"{node.name}:{output}" for node in graph.nodes for output in node.outputs]
     return tuple(edge for edge in edges if place[edge.partition(":")[0]] <= position < until.get(edge, -1))
 

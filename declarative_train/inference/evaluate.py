@@ -72,8 +72,7 @@ class EvaluationResult:
 
     @property
     def own_value(self) -> float | None:
-        """Value of the trained model for the metric by which it is compared with simple models; None if it is not
-        compared."""
+        """Value of the trained model for the metric that compares it with simple models; None if it is not compared."""
         if self.comparison is None:
             return None
         values = self.reports[0].metrics | {name.partition("/")[2]: value for name, value in self.values.items()}

@@ -47,8 +47,8 @@ class Input:
 
     `names`                       names of the columns in the first file
     `large`                       columns whose values are whole files (images)
-    `pieces(columns, most)`       yields pieces of at most `most` rows (None: no limit), to be read with `read_piece`
-    `read_piece(piece, columns)`  reads the columns of one piece, the same as given to `pieces`
+    `pieces(columns, most)`       yields pieces of at most `most` rows (None: no limit)
+    `read_piece(piece, columns)`  reads one of these pieces; `columns` are the same as in the call of `pieces`
     `decimal`                     decimal point of numbers in text
     """
 
@@ -73,8 +73,8 @@ class Input:
 
 
 def slices(num_rows: int, size: int) -> Pieces:
-    """Yield the pieces of an input of `num_rows` rows: ranges of at most `size` rows. Their `where` is None, because
-    `start` and `num_rows` are enough to find the rows."""
+    """Yield the pieces of an input with `num_rows` rows: ranges of at most `size` rows. `Piece.where` is None, because
+    `start` and `num_rows` say which rows a piece has."""
     return (Piece(start, min(size, num_rows - start), None) for start in range(0, num_rows, size))
 
 

@@ -93,10 +93,9 @@ class Gatherer(ABC):
         describe: Callable[[int], tuple[object, object, float | None]],
         origins: Callable[[int], Origin],
     ) -> None:
-        """Keep the samples with the largest losses so far, now with the rows of another batch. `losses`: (N,), nan for
-        a row without valid items. `describe`: function that takes a row and returns its target, prediction and
-        probability. `origins`: function that takes a row and returns another function, which looks up the row's origin
-        (file and row)."""
+        """Update the samples with the largest losses by a further batch. `losses`: (N,), nan for a row without valid
+        items. `describe(row)`: returns the row's target, prediction and probability. `origins(row)`: returns a function
+        without arguments that looks up the row's origin (file and row)."""
         if not self._num_worst:
             return
         limit = min(each.loss for each in self._kept) if len(self._kept) == self._num_worst else -np.inf

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 def check_target_values(
     terms: Sequence[TermPlan], batch: Batch, origin_of: Callable[[int], Callable[[], tuple[str, dict[str, object]]]]
 ) -> None:
-    """Raise InputError if a target in the batch has a value that its loss does not accept. Losses with a mask are not
-    checked: the mask may exclude such rows. `origin_of`: function that takes a row and returns a function that looks up
-    the row's origin (file and row)."""
+    """Raise InputError if a target in the batch is outside the range that its loss accepts. Losses with a mask are not
+    checked, because the mask may exclude such rows. `origin_of(row)()`: returns the origin (file and row) of a row."""
     for term in terms:
         loss, values = LOSSES.get(str(term.component["type"])), batch.tensors.get(term.target or "")
         accepted = getattr(loss, "target_range", None)

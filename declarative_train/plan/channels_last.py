@@ -124,8 +124,9 @@ class ImageLayout:
         return True, f"convolutions in {self.precision} compute with it, without reordering"
 
     def count_in(self, node: ReorderedElements, *, is_last: bool) -> int:
-        """Return how many elements per sample one node copies into another memory format, in its forward on a GPU.
-        `node`: its numbers for each format of the model. `is_last`: whether the model uses channels last."""
+        """Return how many elements per sample a node copies into another memory format, in its forward on a GPU.
+        `node`: these numbers for a model in the default format and for one in channels last. `is_last`: the model uses
+        channels last."""
         if not self.has_convolutions:
             return 0
         if is_last:

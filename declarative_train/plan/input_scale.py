@@ -102,11 +102,11 @@ def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, lis
 
 
 def _find_pictures(scope: Scope, untouched: Mapping[Wire, tuple[str, Span | None]]) -> Iterator[tuple[str, Span]]:
-    """Yield (field, span) for each field that a layer for images reads unchanged. The span is that of the layer's input
-    or, for a layer inside a block, that of the block's input.
+    """Yield (field, span) for each field that a layer for images reads unchanged. `span`: place of this layer's input
+    in the recipe; if the layer is inside a block, the place of the outermost block's input.
 
-    `untouched`: a dict from each wire (value between nodes) that carries a field unchanged to (field, span). The span
-    is that of the input of the block that contains `scope`; None if `scope` is the model itself.
+    `untouched`: {wire: (field, span)} for each wire (value between nodes) that is an unchanged field. Inside a block,
+    `span` is the place of the outermost block's input; in the model itself it is None.
     """
     seen = set[str]()
     for node in scope.nodes:

@@ -86,12 +86,11 @@ class ShardingPlan:
     units (`first`) are one group, and so are the nodes after all units (`last`). All other parameters form the root
     group. `shared`: nodes of the root group that are used in several places.
 
-    `reshard`: what happens to gathered parameters between forward and backward. True: they are freed. False: they stay.
-    A number n: each rank keeps one of n shards, and n neighbouring ranks gather them again. The group of `last` and the
-    root group always stay gathered.
+    `reshard`: whether a rank frees gathered parameters between forward and backward. A number n: it keeps one of n
+    shards, and gathers the others again from n - 1 neighbours. `last` and the root group are never freed.
 
-    `keeps_gradients`: when gradients are reduced. True: once per step, after each rank has summed whole gradients over
-    its microbatches. False: after each microbatch.
+    `keeps_gradients`: True: a rank adds up whole gradients over its microbatches, and they are reduced once per step.
+    False: they are reduced after each microbatch.
     """
 
     reshard: bool | int = True

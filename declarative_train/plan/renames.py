@@ -125,11 +125,11 @@ def find_bad_rename(rename: Mapping[str, str | None]) -> tuple[str, str | None] 
 
 
 class _Renaming(NamedTuple):
-    """Effect of `rename` on one tensor. `new`: its new name; None if the tensor is dropped. `keys`: the keys of
+    """Result of `rename` for one tensor. `new`: its new name; None if the tensor is dropped. `keys`: the keys of
     `rename` that match its old name.
 
-    `words`: for each of these keys that joins tensors, a pair (key, index of the word in braces that the old name has).
-    The index is 1 if the key has `{query,key,value}` and the name has `key`.
+    `words`: a pair (key, index) for each key that joins it with other tensors, such as `{query,key,value}`. The index
+    is 1 if the old name has the word `key`. Joined tensors are sorted by these pairs.
     """
 
     new: str | None

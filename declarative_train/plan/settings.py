@@ -78,8 +78,8 @@ def select_distinguishing(keys: Iterable[str]) -> list[str]:
 
 
 def find_differing(runs: Sequence[Settings]) -> list[str]:
-    """Return the keys of the settings that differ between runs, the most important first. Of settings that differ in
-    the same way, such as a value in `vars` and the width that is taken from it, only the most important is returned."""
+    """Return the keys of the settings that differ between runs, the most important first. If several settings change
+    together, such as a variable and a width that is computed from it, only the most important one is returned."""
     found: dict[tuple[str | None, ...], str] = {}
     for key in select_distinguishing({key for settings in runs for key in settings}):
         values = tuple(_word(settings[key]) if key in settings else None for settings in runs)

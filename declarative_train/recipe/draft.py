@@ -47,9 +47,8 @@ class Draft(NamedTuple):
         return Spans(self.tree)
 
     def leaves(self) -> Iterator[Leaf]:
-        """Yield every single value of the recipe with its path and span, defaults included. If a section has errors,
-        its values are those that the user wrote.
-        """
+        """Yield a Leaf for each scalar and each list of the recipe, defaults included. A section with errors has no
+        defaults: its values are those that the user wrote."""
         return leaves({**self.head, **self.sections}, self.tree)
 
     def is_written(self, path: str) -> bool:

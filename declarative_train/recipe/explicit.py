@@ -180,8 +180,8 @@ class _Explicit:
         return found | {"from": self._published[entry.key.span]} if entry.key.span in self._published else found
 
     def _own_params(self, node: Mapping) -> Values:
-        """Return {parameter: default} for the block that is the `type` of a node; {} if the recipe does not define this
-        block. Parameters without a default are left out, and so are defaults that contain a template or null."""
+        """Return {parameter: default} for the block that is a node's `type`; {} if the recipe does not define this
+        block. A parameter is left out if its default is missing or contains a template or null."""
         kind = node.get("type")
         name = kind.value if isinstance(kind, Scalar) else None
         params = _below(_below(_below(self._recipe.tree.get("model"), "blocks"), str(name)), "params")

@@ -146,9 +146,9 @@ def parse(document: Document, *, plugins: bool = False) -> Loaded:
 
 
 def _render_tree(root: Tree, templates: Templates, names: Mapping[str, object]) -> tuple[Tree, list[Diagnostic]]:
-    """Return the recipe with its templates rendered, and errors. `names`: variables that templates can read. Two parts
-    are not rendered here: `vars`, because it is already rendered; and the keys `graph`, `blocks` and `parameters` of
-    the model, which are rendered when blocks are expanded."""
+    """Return the recipe with its templates rendered, and errors. `names`: variables that templates can read. `vars` is
+    left unchanged, because it is already rendered. So are the model's keys `graph`, `blocks` and `parameters`, which
+    are rendered when blocks are expanded."""
     diagnostics: list[Diagnostic] = []
 
     def render(node: Node) -> Node:

@@ -130,6 +130,7 @@ class Recipe(NamedTuple):
         return Spans(self.tree).key(path)
 
     def leaves(self) -> Iterator[Leaf]:
-        """Yield every single value in the standard order of a recipe, defaults included, with its path and span."""
+        """Yield a Leaf for each scalar and each list of the recipe, defaults included, in the standard order of a
+        recipe."""
         values = {name: self.section(name) for name in (*HEAD, *SECTIONS)}
         return leaves(values, self.tree)

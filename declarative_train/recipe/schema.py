@@ -218,8 +218,8 @@ class _Definitions:
 
 
 def _document(definitions: Schema, model: type[BaseModel]) -> None:
-    """Add descriptions to the schemas in `definitions`, in place: the docstrings under the fields of the pydantic
-    classes that the fields of `model` contain, at any depth."""
+    """Add the docstrings of pydantic fields as descriptions to the schemas in `definitions`, in place. It does so for
+    all pydantic classes that the fields of `model` contain, at any depth."""
     for field in model.model_fields.values():
         for each in models_in(field.annotation):
             properties = definitions.get(each.__name__, {}).get("properties", {})

@@ -120,10 +120,7 @@ def adding(components: Added) -> Iterator[None]:
 
 
 def table(kind: type[C]) -> MappingABC[str, type[C]]:
-    """Return {type: class} of all components of a kind, those of plugins included.
-
-    The module of the table is imported here, because it imports the classes of the kinds.
-    """
+    """Return {type: class} of all components of a kind, those of plugins included."""
     word, place = KINDS[kind]
     module, _, name = place.rpartition(".")
     found: MappingABC[str, type[C]] = getattr(import_module(f"declarative_train.components.{module}"), name)

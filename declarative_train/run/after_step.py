@@ -78,12 +78,11 @@ class AfterStep:
         return improved, state.step - state.stop_step >= early.patience_steps
 
     def save(self, improved: bool, *, wanted: bool, ends: bool) -> Iterator[Event]:
-        """Wait for the previous save, then start to save a checkpoint of the current step, if it is not saved yet.
-        Yield the events of saves that have ended. A save that goes on in the background yields its event later
-        (`report_saved`).
+        """Start to save a checkpoint of the current step, if it is not saved yet. First wait for the previous save.
+        Yield the events of saves that have ended; `report_saved` yields later the event of a save in the background.
 
-        `improved`: the checkpoint is the best so far. `wanted`: the run was asked to stop; a checkpoint is then saved
-        even if the recipe asks for none. `ends`: no step follows; an error of the new save is then raised. If steps
+        `improved`: the checkpoint is the best so far. `wanted`: save even if the recipe asks for no checkpoints,
+        because the run was asked to stop. `ends`: no step follows, so an error of the new save is raised now. If steps
         follow and the previous save hangs, nothing is saved.
         """
         checkpoint = self._plan.checkpoint

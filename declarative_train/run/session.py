@@ -1,5 +1,5 @@
-"""Session of a run: its plan, and the choice of device, folder and checkpoint for each round. (In a round, all ranks
-are started together.) A round continues from the newest checkpoint."""
+"""Session of a run: it has the plan, and chooses device, folder and checkpoint for each round. A round starts all ranks
+together, from the newest checkpoint."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Recompile = Callable[[int], "Plan | None"]
 
 class Session:
     """Settings of one start of the program, and the state of its run. `run_dir`: the run's folder; None before the
-    first job. `recompile`: function that returns the plan for a number of nodes, or None if the recipe has no such
-    plan. Without this function, the number of nodes is fixed."""
+    first round has begun. `recompile`: function that returns the plan for a number of nodes, or None if the recipe has
+    no such plan. Without this function, the number of nodes is fixed."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class Session:
         return next((number for number in possible if self._plan_for(number) is not None), None)
 
     def _plan_for(self, num_nodes: int) -> Plan | None:
-        """Return the plan for this number of nodes; None if the recipe has none. It is compiled once. Its range of
-        nodes, number of restarts and settings are those of the plan with which the session began."""
+        """Return the plan for this number of nodes, or None if the recipe has none. The recipe is compiled once for
+        each number. `min_nodes`, `max_restarts` and settings are those of the plan with which the session began."""
         if num_nodes not in self._plans:
             assert self._recompile is not None
             found, asked = self._recompile(num_nodes), self.plan

@@ -18,10 +18,11 @@ Piece = tuple[int, int, int]  # (offset in the text, line, column) where a row o
 
 class Scalar(NamedTuple):
     """Single value. `value` follows the core rules of YAML 1.2 (`1e-4` is a float, `no` a string). `text` is the text
-    as typed, without quotes. If both are the result of a template, `template` is the typed text of the template;
+    as typed, without quotes. `template`: the typed text of the template, if `value` and `text` are the result of one;
     otherwise None.
 
-    `pieces`: where the characters of `text` are in the file, if it has several lines or escapes; otherwise ()."""
+    `pieces`: where the characters of `text` are in the file, if it has several lines or escapes; otherwise ().
+    """
 
     value: ScalarValue
     text: str

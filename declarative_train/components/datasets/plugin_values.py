@@ -34,8 +34,8 @@ def keys_of(value: Any) -> ColumnKeys | str:
 
 
 def as_array(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
-    """Return the values of N rows as an array (N, *shape). A missing value (None) becomes nan, None or NaT. `wrong`:
-    function that makes the exception for a value that does not fit, from its index and a description."""
+    """Return the values of a column for N rows as an array (N, *shape). A missing number becomes nan, a missing text
+    None, a missing date NaT. `wrong(index, description)`: makes the exception for a value that does not fit."""
     if keys.dtype in _SINGLE:
         return _singles(keys, values, wrong)
     wanted = np.dtype(keys.dtype)

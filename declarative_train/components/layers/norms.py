@@ -169,8 +169,8 @@ class BatchNorm(Layer):
     """Mean 0 and variance 1 per channel over a group of samples, then a learned scale and shift.
 
     For (B, C) and (B, C, ...) with up to three more dimensions; parameters `weight` and `bias` (C,). Evaluation and
-    frozen nodes use running statistics. Each step updates these once, by the mean over the groups of the step. Ioffe
-    and Szegedy, Batch normalization, 2015.
+    frozen nodes use running statistics. Each step updates them once, with the mean of the statistics of its groups.
+    Ioffe and Szegedy, Batch normalization, 2015.
     """
 
     mixes_samples: ClassVar[bool] = True

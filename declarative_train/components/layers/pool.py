@@ -110,10 +110,9 @@ class AveragePool(Spatial, ABC):
         )
 
     def _check_volume(self, inputs: Inputs) -> ShapeError | None:
-        """Return an error for an input that avg_pool3d does not support, although avg_pool1d and avg_pool2d do; else
-        None. One case is an input smaller than the window, even if padding would fill the window. The other is half
-        precision, which avg_pool3d does not support on the CPU.
-        """
+        """Return an error for an input that avg_pool3d does not support, although avg_pool1d and avg_pool2d do;
+        otherwise None. It supports no half precision on the CPU, and no input that is smaller than the window before
+        padding."""
         x, n = inputs["x"], self.num_dims
         if n < 3:
             return None

@@ -21,9 +21,9 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class ElementwiseLoss(Loss, ABC):
-    """Base class of losses whose input and target have the same shape. `function`: name in `modules/elementwise.py` of
-    the function that computes the loss of each element. If the loss has fields, it is the name of a class instead:
-    called with the fields in order, the class returns the function."""
+    """Base class of losses whose input and target have the same shape. `function`: name of the function in
+    `modules/elementwise.py` that computes the loss of each element. For a loss with fields, it is the name of a class;
+    `class(*fields)` is then this function."""
 
     about: ClassVar[str] = "numbers"
     per_item: ClassVar[bool] = True

@@ -173,11 +173,11 @@ class Replicas:
 
 
 def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) -> list[Callable[..., Any]]:
-    """Return the functions `calls`, wrapped to run under autocast with its dtype in the calling thread now. Without
-    autocast, return `calls` unchanged. `device_type`: kind of device, such as "cuda".
+    """Return the functions `calls`, wrapped to run under autocast with the dtype that autocast has in the current
+    thread. Without autocast, return `calls` unchanged. `device_type`: kind of device, such as "cuda".
 
-    `parallel_apply` runs functions in other threads. These threads learn that autocast is on, but not the dtype, so
-    that bfloat16 would become float16.
+    `parallel_apply` calls functions in other threads. It passes on that autocast is on, but not its dtype: bfloat16
+    would become float16.
     """
     if not torch.is_autocast_enabled(device_type):
         return list(calls)

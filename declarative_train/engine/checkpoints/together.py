@@ -1,5 +1,5 @@
-"""Checkpoints of many ranks: work that the ranks do together to check, read and record a checkpoint. With more ranks,
-only rank 0 and the first rank of each node receive more."""
+"""Work that ranks do together to check, read and record a checkpoint. The ranks of a node send their data to its first
+rank, and the first ranks of all nodes send theirs to rank 0."""
 
 from __future__ import annotations
 
@@ -120,11 +120,12 @@ def choose_writers(layout: LayoutPlan) -> list[int]:
 def make_node_groups(
     layout: LayoutPlan, members: Sequence[int], everyone: ProcessGroup | None, limit: timedelta, *, writes: bool
 ) -> NodeGroups:
-    """Return the NodeGroups of the ranks `members`, all of which must call this. `everyone`: an existing group of
-    exactly these ranks, which is used if all of them are on one node; None: torch's default group. `limit`: time limit
-    of messages. `writes`: also make `firsts`, the group of the first rank of each node.
+    """Return the NodeGroups of the ranks `members`, all of which must call this. `everyone`: an existing process group
+    of `members` (None: torch's default group); it is used if all of them are on one node. `limit`: timeout of messages.
+    `writes`: also create `firsts`, the group of the first rank of each node.
 
-    `firsts` is made last, because only first ranks make it, and torch numbers the groups that a rank has.
+    torch numbers the groups of a rank. `firsts`, which only first ranks have, is created last, so that all other groups
+    have the same number on each of their ranks.
     """
     nodes: dict[int, list[int]] = {}
     for rank in members:

@@ -68,9 +68,9 @@ def storages_of(plan: Plan) -> dict[str, StorageName]:
 
 
 def fill(built: BuiltModel, plan: Plan, device: torch.device, *, restores: bool = False, alone: bool = False) -> None:
-    """Allocate memory for the model on the device and set initial values. They are random numbers that depend on seed
-    and parameter name, or values from the files of `model.weights`. `restores`: a checkpoint will set every parameter,
-    so nothing is drawn or read. `alone`: the model is whole, even if the plan's layout divides it. Raises
+    """Allocate the model's memory on the device and set initial values: random numbers that depend on seed and
+    parameter name, or values from the files of `model.weights`. `restores`: a checkpoint will set every parameter, so
+    nothing is drawn or read. `alone`: this process has the whole model, whatever the plan's layout is. Raises
     RunFailure."""
     if alone:
         materialise(built.roots, device)

@@ -77,9 +77,9 @@ def open_tensors(path: str) -> Tensors:
 
 
 def rename_tensors(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, str | None]) -> Tensors:
-    """Return the tensors of a file under their names in the model. `tensors`: tensor map of the published model, with
-    the format of packed values and the names that the model's library has changed since. `rename`: the recipe's {old
-    name: new name}; None drops a tensor."""
+    """Return the tensors of a file under their names in the model. `tensors`: tensor map of the published model; it
+    says how values are packed, and which tensors the file may have under older names. `rename`: the recipe's {old name:
+    new name}; None drops a tensor."""
     if tensors.packed:
         source = find_row("formats", tensors.packed).unpack(source)
     names = apply_renames({name: name for name in source.shapes}, rename)

@@ -1,5 +1,5 @@
-"""Token fields that are checked when a recipe is compiled: their training texts, and the slices of their positions that
-values of the model's graph have."""
+"""Token fields that are checked when a recipe is compiled, with their training texts. Also values of the model's graph
+that are slices of token fields."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _MOST_TEXTS = 4096
 
 
 class TokenSlice(NamedTuple):
-    """Tokens of which a value in the model's graph consists: the positions `start:stop` of one output of a token field.
-    `stop`: None means to the end."""
+    """Slice of a token field to which a value in the model's graph is equal: the positions `start:stop` of the field's
+    output `output`. `stop`: None means to the end."""
 
     field: str
     output: str
@@ -39,13 +39,14 @@ class TokenSlice(NamedTuple):
 
 
 class CheckedText(NamedTuple):
-    """Token field to check, which reads the recipe's main source.
+    """Token field to check, and its texts.
 
     found   tokenizer of the field
-    tokens  tokens of its texts
-    rows    indices of the training texts that are checked
+    tokens  tokens of all texts of the field
+    rows    indices of the texts that are checked; all are in the training set
     marks   whether only some tokens are to be predicted (see `TokensField.marks_trained`)
-    padded  fraction of the positions in samples that are padding; 0 for packed texts"""
+    padded  fraction of the positions in samples that are padding; 0 for packed texts
+    """
 
     name: str
     field: TokensField

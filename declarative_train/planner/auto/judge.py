@@ -136,10 +136,10 @@ class Judge:
 
     def verdict_of_divided(self, candidate: Candidate, *, is_exact: bool = False) -> LayoutVerdict | None:
         """Return the verdict on a candidate whose ranks divide layers, experts or positions. Return None if the recipe
-        has an error in this mode, or if nothing in the model can be divided in this way.
+        has an error in this mode, or if the model has nothing to divide in this way.
 
-        `is_exact`: trace the kernels of divided layers, so that the step time is an estimate. Otherwise it is only a
-        lower bound if layers are divided.
+        `is_exact`: trace the kernels of the divided layers. Otherwise they are computed from those of the whole layers,
+        and the step time is only a lower bound if the axis `tensor` divides layers.
         """
         recipe = self.recipe._replace(parallelism=candidate.parallelism)
         if any(each.is_error for each in findings(recipe)):

@@ -46,9 +46,9 @@ def find_chains(plan: Plan, least: int) -> list[CopyChain]:
 def _chains_inside(
     plan: Plan, graph: Graph, prefix: str, least: int, settings: Mapping[str, list[tuple[Any, ...]]]
 ) -> Iterator[CopyChain]:
-    """Yield a chain for each library model in `graph` that has at least `least` equal blocks, if the library can also
-    build it with fewer. `prefix`: path of the graph with a dot at the end, or "". `settings`: {path of a module: shapes
-    and settings of its parameters}."""
+    """Yield a chain for each library model in `graph` that has at least `least` blocks, all equal, and that the library
+    can also build with fewer blocks. `prefix`: path of the graph with a dot at the end, or "". `settings`: {path of a
+    module: shapes and settings of its parameters}."""
     for node in graph.nodes:
         path = f"{prefix}{node.name}"
         if node.graph is not None:

@@ -91,7 +91,7 @@ class MemoryObserver:
             self._live.claim(gradient, GRADIENTS)
 
     def _set_in_backward(self, phase: int, tensors: Iterable[torch.Tensor]) -> None:
-        """Set the class of new storages to `phase` as soon as the backward has computed the gradient of one of
+        """Count new storages to the class `phase` as soon as the backward has computed the gradient of one of
         `tensors`."""
 
         def set_phase(_: torch.Tensor) -> None:

@@ -343,9 +343,9 @@ def _is_of_one_position(term: Term) -> bool:
 
 
 def _ignores_order(root: Term) -> bool:
-    """Return whether an expression ignores the order of the positions of a sequence, as a mean does. A slice also
-    counts if it is the whole expression. In a larger expression it does not, because two slices of one sequence may be
-    compared."""
+    """Return whether the result of an expression does not depend on the order of the positions of a sequence, as with a
+    mean. A slice such as `x[:, 0]` is also accepted, but not as a part of a larger expression, which may compare
+    positions."""
     if isinstance(root, Operation) and root.name == INDEX:
         return isinstance(root.operands[0], Reference)
     return _is_made_by(root, _OF_ALL)

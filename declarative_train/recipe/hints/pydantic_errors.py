@@ -142,11 +142,11 @@ def _place(error: Any, root: Mapping, place: Span) -> _Problem:
 
 
 def _choose(problems: list[_Problem]) -> list[_Problem | list[_Problem]]:
-    """Return the errors to report, one item for each mistake. An item is an error or, if a value has none of its
-    possible forms, a list with the error of each form.
+    """Return the errors to report, one item for each mistake. For a value that may have several forms, pydantic returns
+    the errors of every form.
 
-    pydantic returns errors for every form that a value may have. If the value does have some of these forms, with
-    mistakes inside it, only the errors of the form with the fewest mistakes are returned.
+    If the value has none of these forms, one item is the list of all these errors. If it has a form, but with mistakes
+    inside, only the errors of the form with the fewest mistakes are returned.
     """
     chosen: list[_Problem | list[_Problem]] = []
     unions: dict[tuple[str | int, ...], list[_Problem]] = {}

@@ -22,8 +22,8 @@ def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping,
     """Return an error in the file of the shipped block `block` as an error of the node that uses the block. An error in
     another file is returned unchanged.
 
-    The copy has the span of a value in `fields` if the text with the error reads exactly one block parameter that is in
-    `fields`; otherwise the span `at`. `fields`: the keys of the node. `at`: span of the node's `type`.
+    `fields`: the keys of the node. `at`: span of the node's `type`. If exactly one of these keys is a parameter that
+    the wrong text reads, the new error is at the value of this key, otherwise at `at`.
     """
     assert block.file is not None
     if problem.span.path != block.file.path:

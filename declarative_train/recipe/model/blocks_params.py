@@ -137,12 +137,12 @@ def bind_params(
     *,
     shipped: bool = False,
 ) -> tuple[dict[str, object] | None, list[Diagnostic]]:
-    """Return (values, errors): the values of a block's parameters, by name, as variables for the block's templates. If
-    there are errors, `values` is None.
+    """Return (values, errors). `values`: {name: value} of a block's parameters, as variables for the block's templates;
+    None if there are errors.
 
     `block`, `params`: the name of the block and its declared parameters. `given`: the keys that a node sets for the
-    block, rendered. `at`: span at which a missing parameter is reported. `present`: names of all keys of the node; no
-    fix renames another key to one of them. `shipped`: whether the block is one that dtrain ships.
+    block, rendered. `at`: span at which a missing parameter is reported. `present`: names of all keys of the node, so
+    that no fix renames a key to one that exists. `shipped`: whether the block is one that dtrain ships.
     """
     diagnostics: list[Diagnostic] = []
     meant: set[str] = set()  # parameters that the node sets under a wrong name; they are not reported as missing

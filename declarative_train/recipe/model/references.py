@@ -179,8 +179,9 @@ def _port_key(ports: SequenceABC[Port], position: int) -> str | None:
 
 
 def first_key(ports: SequenceABC[Port]) -> str | None:
-    """Return the name of the first input in `ports`, or None if there are none. If the recipe does not connect this
-    input, it reads the node above or, in a copy of a `repeat`, the copy before."""
+    """Return the name of the first input in `ports`, such as `x`, or `x.0` if the port is variadic. Return None if
+    there are no ports. This input has a default source: the node above or, in a copy of a `repeat`, the previous
+    copy."""
     if not ports:
         return None
     return f"{ports[0].name}.0" if ports[0].variadic else ports[0].name

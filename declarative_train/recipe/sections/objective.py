@@ -18,7 +18,7 @@ def _check_weight(weight: float) -> float:
 
 class LossTerm(Section):
     """Term of the total loss. Its value is a mean: the sum over its valid elements, divided by their number, both over
-    the global batch. Keys other than those below belong to its `type`."""
+    the global batch. All further keys belong to its `type`."""
 
     inline: ClassVar[str | None] = "component"
 

@@ -82,8 +82,8 @@ def _find(node: Node, path: Path) -> _Cursor | None:
 
 
 class _Names:
-    """Finder of the names that are valid at a cursor in a merged document. `known`: the last analysis without an error,
-    which gives columns and shapes, or None."""
+    """Finder of the names that are valid at a cursor in a recipe, which is merged with its base recipes. `known`: the
+    last analysis without an error, from which columns and shapes are taken; None if there was none."""
 
     def __init__(self, root: Mapping, known: Analysis | None) -> None:
         self.root = root

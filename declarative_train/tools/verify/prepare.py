@@ -49,8 +49,8 @@ def _in_float64(plan: Plan) -> Plan:
 def one_process(plan: Plan, *, in_microbatches: bool) -> Plan:
     """Return the plan for the same step in one process: without mesh axes, compilation and activation checkpointing.
 
-    One forward computes the whole batch. It computes only the rows of a microbatch if `in_microbatches`, or if the
-    result of a node or loss depends on which rows are in a microbatch.
+    One forward computes the whole batch. The batch is divided into microbatches only if `in_microbatches` is set, or if
+    the result of a node or loss depends on which rows share a microbatch.
     """
     batch, layout = plan.batch, plan.layout
     size = batch.global_batch_size

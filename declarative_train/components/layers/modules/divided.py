@@ -137,11 +137,11 @@ def _identity(x: Tensor) -> Tensor:
 
 
 def set_cuts(part: nn.Module, cuts: Mapping[str, RankCut], made: dict[Tensor, nn.Parameter]) -> None:
-    """Replace the divided parameters of the module `part`, which is on the meta device, by this rank's parts of them.
+    """Replace each divided parameter of the module `part`, which is on the meta device, by this rank's part of it.
 
-    `cuts`: {parameter name: how it is divided}. It is stored on the module, because sharding later replaces the
-    parameters. `made`: {whole parameter: this rank's part}, for all modules handled before. The function adds to it, so
-    that modules that share a parameter get the same part.
+    `cuts`: {parameter name: how it is divided}. It is also stored on the module. `made`: {whole parameter: this rank's
+    part}, to which the function adds its results. With one such dict for all modules, modules that share a parameter
+    get the same part.
     """
     for name, cut in cuts.items():
         whole = part._parameters[name]

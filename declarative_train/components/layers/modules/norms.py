@@ -1,6 +1,5 @@
-"""Modules that normalise within a sample. They compute in float32, and the output has the dtype of the input. To get
-this from torch's kernels, the modules turn autocast off: with autocast the output would be float32 on GPUs, but not on
-the CPU."""
+"""Modules that normalise within a sample. They compute in float32, and the output has the dtype of the input. They turn
+autocast off, because with autocast torch's kernels return float32 on GPUs, but not on the CPU."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ class SampleMeanModule(nn.Module):
     @torch.no_grad()
     def fold(modules: Sequence[SampleMeanModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
         """Store in each module the mean over all groups of samples in a step, for use in evaluations. `pending`: for
-        each module, the vector of `take_pending`, summed over the ranks. `finite`: if false, no module is changed,
-        because the step is skipped. A module whose vector counts no group is not changed either."""
+        each module, the vector that `take_pending` returned, summed over the ranks. `finite`: if false, no module is
+        changed, because the step is skipped. A module whose vector counts no group is not changed either."""
         for module, part in zip(modules, pending, strict=True):
             moves = part[-1] > 0 if finite is None else (part[-1] > 0) & finite
             new = (part[:-1] / part[-1].clamp(min=1)).view_as(module.running_mean)

@@ -65,9 +65,9 @@ class ChunkedHead(nn.Module):
 
 
 class _Term:
-    """Wrapper that keeps the loss module `term` from becoming a submodule of the `ChunkedHead`. As a submodule, it
-    would lose its class weights when the model leaves the meta device. A call moves the class weights to the device of
-    `x`, and returns the loss of each item."""
+    """Wrapper that hides the loss module `term` from the `ChunkedHead`. As a submodule, it would lose its class weights
+    when the model leaves the meta device. A call moves the class weights to the device of `x`, and returns the loss of
+    each item."""
 
     def __init__(self, term: OverClasses) -> None:
         self.term = term

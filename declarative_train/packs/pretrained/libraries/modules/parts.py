@@ -158,8 +158,7 @@ def _tensors_in(value: object) -> Iterator[Tensor]:
 
 
 def _find_ties(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield (name, first name) for each parameter that has several names, once for each of its names after the
-    first."""
+    """Yield (name, first name) for each further name of a parameter that has several names."""
     first = {id(item): name for name, item in model.named_parameters()}
     for name, item in model.named_parameters(remove_duplicate=False):
         if name != first[id(item)]:
