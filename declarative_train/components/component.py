@@ -173,8 +173,8 @@ class Layer(Component, ABC):
         return ()
 
     def split(self, inputs: Mapping[str, TensorSpec]) -> "ModelParts | str":
-        """Return the parts into which a pipeline can divide a model from another library, or a sentence that says why
-        the whole model must be in one stage."""
+        """Return the parts of a model from another library between which a pipeline can divide it, or a sentence that
+        says why it cannot."""
         return "its library has no plan for a pipeline"
 
     def take_part(self, path: str) -> "Layer":

@@ -113,8 +113,8 @@ def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
 
 def batch_rows(trained: Trained, fields: Sequence[str], wanted: int | None) -> int:
     """Return the number of rows per batch. It is `wanted`, if this is not None. Otherwise it is the batch size of the
-    run's evaluations, or the microbatch size of a run without evaluations. If rows are small, this size is raised: to
-    at most `_LEAST_ROWS` rows and `_MOST_ELEMENTS` values. `fields`: names of the fields that are read."""
+    run's evaluations, or the microbatch size of a run without evaluations. A batch of small rows has more: up to
+    `_LEAST_ROWS` rows with at most `_MOST_ELEMENTS` values. `fields`: names of the fields that are read."""
     if wanted is not None:
         return wanted
     evaluation = trained.plan.evaluation

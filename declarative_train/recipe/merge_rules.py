@@ -105,8 +105,7 @@ def _may_be_together(short: Node, long: Node) -> bool:
 
 def _add_source_type(node: Mapping) -> Mapping:
     """Return `node`, an entry of `data.split`, with `type: source` added if it has a key `source` but no `type`. The
-    `type` matters for merging: a set whose type differs from that of the base replaces the set of the base as a whole.
-    """
+    merge needs the type: a set replaces the set of the base recipe as a whole if their types differ."""
     source = node.entry("source")
     if source is None or not _is_not_null(source.value) or node.entry("type") is not None:
         return node

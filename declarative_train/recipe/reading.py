@@ -252,9 +252,9 @@ def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
 
 
 def _hint_type(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:
-    """Return a hint if `node` is a component's name where a mapping is expected: write this mapping, with `type` and
-    the required keys. Otherwise return None. `known`: {type: class}. `others`: further required keys, which do not
-    belong to the component."""
+    """Return a hint if `node` is a component's name where a mapping is expected, else None. The hint shows the mapping:
+    `type` and the required keys. `known`: {type: class}. `others`: further required keys, which do not belong to the
+    component."""
     if not isinstance(node, Scalar):
         return None
     name = str(node.value)

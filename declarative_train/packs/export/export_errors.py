@@ -23,9 +23,9 @@ class ExportFailure(RunFailure):
 def blame_node(
     module: fx.GraphModule, inputs: tuple[Any, ...], what: str, attempt: Attempt | None = None
 ) -> Iterator[None]:
-    """Convert an exception in the `with` block to an ExportFailure that names a node of the model. It is the first node
-    for which `attempt(module, inputs)` fails; by default, `attempt` runs the forward of the node's module. `what`: the
-    end of the message "node ... cannot be ...", such as `computed in float16`."""
+    """Convert an exception in the `with` block to an ExportFailure that names a node of the model. To find it,
+    `attempt` is called with each node's module and inputs; the first that fails is named. By default, `attempt` runs
+    the module. `what`: the end of the message "node ... cannot be ...", such as `computed in float16`."""
     try:
         yield
     except (RunFailure, OSError, MemoryError):

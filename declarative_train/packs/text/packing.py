@@ -17,8 +17,9 @@ PackMode = Literal["best_fit", "sequential"]
 
 
 class Packing(NamedTuple):
-    """Pieces of texts in all samples. Sample w has the pieces `begins[w]` up to `begins[w + 1]`, one after the other
-    from position 0. Piece p is `lengths[p]` tokens of text `texts[p]`, from token `offsets[p]` on."""
+    """Result of packing: which pieces of texts each sample has. Sample w has the pieces from `begins[w]` up to
+    `begins[w + 1]`, one after the other from position 0. Piece p is `lengths[p]` tokens of text `texts[p]`, from token
+    `offsets[p]` on."""
 
     length: int
     begins: np.ndarray

@@ -56,8 +56,8 @@ def params_read(node: Node) -> set[str]:
 
 
 def move_outside(written: Node, rendered: Node, spans: MappingABC[str, Span]) -> Node:
-    """Return a copy of `rendered`, a node of a shipped block, in which spans point to the recipe where this is
-    possible. A value gets a new span if its template reads exactly one block parameter, and `spans` has this parameter.
+    """Return a copy of `rendered`, a node of a shipped block, in which values from the recipe have their span in the
+    recipe. These are the values whose template reads exactly one block parameter, if `spans` has this parameter.
 
     `written`: the node before its templates were rendered. `spans`: {block parameter: span of its value in the recipe}.
     """

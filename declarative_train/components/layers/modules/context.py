@@ -66,9 +66,8 @@ class ContextRanks:
         return exchange(x, self._gather, self._sum)
 
     def add(self, x: Tensor) -> Tensor:
-        """Return the sum of `x` over the ranks. In the backward, the gradients of the sum are added over the ranks too,
-        because each rank uses the sum in its own part of the loss.
-        """
+        """Return the sum of `x` over the ranks. In the backward, the gradients are summed over the ranks too, because
+        the loss of each rank depends on the sum."""
         return exchange(x, self._peers.sum, self._peers.sum)
 
     def gather_values(self, x: Tensor) -> Tensor:

@@ -46,8 +46,8 @@ class Contrast(nn.Module, LossModule):
         padded = -(-a.shape[0] // size) * size
         a, b, weight = (_pad(x, padded).reshape(-1, size, *x.shape[1:]) for x in (a, b, weight))
         own = torch.arange(size, device=a.device).expand(weight.shape)
-        value = self._find(a, b, weight, weight, own)
-        return (value + self._find(b, a, weight, weight, own)) / 2 if self.symmetric else value
+        value = self._sum_losses(a, b, weight, weight, own)
+        return (value + self._sum_losses(b, a, weight, weight, own)) / 2 if self.symmetric else value
 
     def take_rest(self) -> Tensor:
         """Return this rank's part of the loss sum of an incomplete last group of an evaluation; 0 if the last group is
@@ -75,8 +75,8 @@ class Contrast(nn.Module, LossModule):
         a, b = group.unbind(1)
         own = torch.arange(len(group), device=group.device)[ranks.rank :: ranks.size]
         weight = group.new_ones(len(group))
-        value = self._find(a[own], b, weight[own], weight, own)
-        return (value + self._find(b[own], a, weight[own], weight, own)) / 2 if self.symmetric else value
+        value = self._sum_losses(a[own], b, weight[own], weight, own)
+        return (value + self._sum_losses(b[own], a, weight[own], weight, own)) / 2 if self.symmetric else value
 
     def _across_ranks(self, a: Tensor, b: Tensor, weight: Tensor, span: int) -> Tensor:
         """Return the sum of the loss over this rank's rows of a group that `span` neighbouring ranks share.
@@ -89,10 +89,10 @@ class Contrast(nn.Module, LossModule):
         all_a, all_b = gather_rows(torch.stack([a, b], 1), group).unbind(1)
         all_weight = gather_rows(weight, group)
         own = distributed.get_rank(group) * a.shape[0] + torch.arange(a.shape[0], device=a.device)
-        value = self._find(a, all_b, weight, all_weight, own)
-        return (value + self._find(b, all_a, weight, all_weight, own)) / 2 if self.symmetric else value
+        value = self._sum_losses(a, all_b, weight, all_weight, own)
+        return (value + self._sum_losses(b, all_a, weight, all_weight, own)) / 2 if self.symmetric else value
 
-    def _find(self, x: Tensor, among: Tensor, weight: Tensor, weight_among: Tensor, own: Tensor) -> Tensor:
+    def _sum_losses(self, x: Tensor, among: Tensor, weight: Tensor, weight_among: Tensor, own: Tensor) -> Tensor:
         """Return the sum of the losses of the rows of `x` (..., R, D). The loss of a row is the cross entropy of
         choosing its partner among the rows of `among` (..., N, D); the logits are the similarities.
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class MixUp(PairTransform):
     """Weighted mean of the fields and labels of two samples: Zhang et al., https://arxiv.org/abs/1710.09412.
 
-    The result is share * sample + (1 - share) * partner, only in training. Partners are neighbours in the epoch's order
-    (positions 2k and 2k + 1), so that the pairs do not depend on how many ranks divide a batch. In an epoch with an odd
-    number of samples, the last one is unchanged.
+    In training, the result is share * sample + (1 - share) * partner, with a random share per sample. Partners are
+    neighbours in the epoch's order (positions 2k and 2k + 1). So the pairs do not depend on how many ranks divide a
+    batch. In an epoch with an odd number of samples, the last one is unchanged.
     """
 
     type: Literal["mixup"] = "mixup"

@@ -72,8 +72,8 @@ class LatentAttentionModule(nn.Module):
         self.ranks: TensorRanks | None = None
 
     def divide(self, ranks: TensorRanks) -> None:
-        """Make the module compute only this rank's heads. The caller then replaces the parameters by those of these
-        heads."""
+        """Make the module compute only this rank's heads. The caller then replaces each parameter by this rank's part
+        of it."""
         number = self.heads.num_heads // ranks.size
         self.heads = replace(self.heads, num_heads=number, num_kv_heads=number)
         query = "query" if self.latent_heads.query_rank is None else "query_up"
