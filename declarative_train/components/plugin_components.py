@@ -55,8 +55,8 @@ class PluginComponent(Component):
 
     @classmethod
     def settle(cls) -> None:
-        """Compute those class attributes of the component that depend on other class attributes. It is called once,
-        when all others are set."""
+        """Compute the class attributes that depend on other class attributes. It is called once, when the others are
+        set."""
 
     @classmethod
     def declare(cls, key: str, value: object) -> None:

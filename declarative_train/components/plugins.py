@@ -50,7 +50,7 @@ _OF_THE_EDGE = {
 
 @dataclass(frozen=True, slots=True)
 class FoundLayer:
-    """Layer class made for a class of a plugin's file, and the position of the class name in the file."""
+    """Layer class that dtrain makes for a class in a plugin's file, and the position of the class's name in it."""
 
     layer: type[PluginLayer]
     line: int

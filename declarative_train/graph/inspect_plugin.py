@@ -112,8 +112,8 @@ class _Trial:
         return before != after
 
     def mixes(self) -> bool:
-        """Return whether the result for a sample depends on the rest of the batch: on other samples, on their number,
-        or on the sample's position."""
+        """Return whether the result for a sample changes with the rest of the batch: with other neighbours, fewer
+        samples, or another order."""
         whole = self.run(self._base)
         other = _samples(self._inputs, seed=2)
         for row in (0, ROWS - 1):

@@ -67,8 +67,8 @@ class Gatherer(ABC):
         """Add the sums of `other`, a gatherer of the same class for other samples."""
 
     def look_up_origins(self) -> None:
-        """Look up the origins (file and row) of the samples with the largest losses in the table now, because the
-        gatherer is sent to another process without the table."""
+        """Look up the file and the row of each sample with a large loss. After this, the gatherer can be sent to
+        another process, which does not have the table."""
         self._kept = [each._replace(origin=partial(_same, *each.origin())) for each in self._kept]
 
     def join(self, other: Gatherer) -> None:

@@ -98,7 +98,8 @@ def read_sessions(path: Path) -> tuple[list[Entry], Entry, Entry, list[Entry]]:
 
 
 def read_stragglers(folder: Path) -> list[str]:
-    """Return sentences about ranks that are currently slower than the others, which the run wrote to its folder."""
+    """Return the sentences that a run wrote to its folder about ranks that are now slower than the others; [] if there
+    are none."""
     from declarative_train.core.names import STRAGGLERS
 
     try:

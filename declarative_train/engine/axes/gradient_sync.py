@@ -50,10 +50,9 @@ def norm_of_parts(
     whole: Sequence[torch.Tensor],
     group: Ranks,
 ) -> torch.Tensor:
-    """Return the norm of all gradients of a model whose layers are divided over the ranks `group`. The result is
-    bitwise equal on all these ranks. `norm`: function that returns the norm of given gradients. `parts`: this rank's
-    gradients of divided parameters, which differ between the ranks. `whole`: gradients of undivided parameters. They
-    are equal on all these ranks, so each of them counts only once."""
+    """Return the norm of all gradients of a model whose layers are divided over the ranks `group`, bitwise equal on all
+    of them. `norm`: function that returns the norm of a list of gradients. `parts`: this rank's gradients of divided
+    parameters. `whole`: gradients of undivided parameters; they are equal on all ranks, and count once."""
     total = torch.stack([norm(each).double().square() for each in (parts, whole) if each])
     if whole:
         total[-1] /= group.size

@@ -406,7 +406,7 @@ def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[
 
 def _opening(before: str, answer: str, prompt: str, at: int) -> int:
     """Return how many characters at the beginning of `answer` repeat `prompt`, the text with which the template asks
-    for an answer. The answer may lack tags at the prompt's end, such as `<think>`. Return 0 if `before`, the text
+    for an answer. The repetition may lack tags at the end of the prompt (`<think>`). Return 0 if `before`, the text
     before the answer, ends with the prompt. `at`: index of the message. Raises ChatError for another beginning."""
     if before.endswith(prompt):
         return 0

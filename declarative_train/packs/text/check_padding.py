@@ -86,9 +86,9 @@ def check_masks(recipe: Recipe, texts: dict[str, CheckedText]) -> Iterator[Diagn
 
 
 def _find_reversed(scope: Scope, wire: Wire, texts: dict[str, CheckedText]) -> str | None:
-    """Return the token field whose mask is inverted in `wire`, a value in the model's graph that is true for padding
-    alone. Return None if it has none of the known forms: `~f.mask`, `f.mask == 0`, `1 - float(f.mask)`, and `f == N`
-    with the number N of the padding token."""
+    """Return the token field `f` whose mask the value `wire` of the model's graph inverts, so that it is true for
+    padding alone. Return None if `wire` has none of the known forms: `~f.mask`, `f.mask == 0`, `1 - float(f.mask)`, and
+    `f == N` with the number N of the padding token."""
     node = next((node for node in scope.nodes if f"{node.name}:output" == wire), None)
     if not isinstance(node, ExpressionNode):
         return None

@@ -191,8 +191,8 @@ def _takes_all_but_last(node: Node) -> bool:
 
 
 def _context_of_published(trained: Trained, found: TextOutput, module: nn.Module) -> int:
-    """Return the largest number of tokens that a model can read, according to the configs of the published models in
-    it; 0 if no config has a limit. With several limits, it is the smallest."""
+    """Return how many tokens a model can read: the smallest limit in the configs of the published models in it; 0 if no
+    config has a limit."""
     limits = [context_of_published(trained.plan, found)]
     for part in module.modules():  # models of the library transformers have a `config`
         limits.append(getattr(getattr(part, "config", None), "max_position_embeddings", None))

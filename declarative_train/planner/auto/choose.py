@@ -283,8 +283,8 @@ def _compare_others(best: LayoutVerdict, others: Sequence[LayoutVerdict]) -> lis
 
 
 def _explain_skipped(simpler: Sequence[LayoutVerdict]) -> list[str]:
-    """Return why simpler candidates than the chosen one were not chosen: a text on the first that does not fit, and one
-    on the first that was rejected with an error. `simpler`: these candidates."""
+    """Return texts that say why some candidates simpler than the chosen one were not chosen: the first that does not
+    fit, and the first that was rejected with an error. `simpler`: the verdicts on these candidates."""
     refused = next((each for each in simpler if each.refusal is not None), None)
     large = next((each for each in simpler if each.refusal is None and not each.fits), None)
     reasons = [] if large is None else [f"{large.candidate.family} does not fit"]

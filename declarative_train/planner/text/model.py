@@ -190,8 +190,8 @@ def _group(parameter: ParameterPlan, optimizer: dict[str, object]) -> UpdateGrou
 
 
 def describe_parameters(plan: Plan) -> list[str]:
-    """Return the table of the settings of parameters as lines. The list is empty if no parameter has settings of its
-    own."""
+    """Return a table of the groups of parameters with equal settings (such as lr and weight decay), as lines. Return []
+    if no parameter has other settings than the defaults."""
     if not any(_is_set(parameter) for parameter in plan.parameters if parameter.tie is None):
         return []
     groups = groups_of(plan, by_start=True)

@@ -98,7 +98,8 @@ def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
 
 def _hint_on_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> ValueHint:
     """Return a hint for a number that is text in YAML: a percentage, or a number with quotes, thousands separators, a
-    suffix (`2k`) or a formula. `kind`: as in `value_hint`. `is_share`: whether `5%` means 0.05 for this key."""
+    suffix (`2k`) or a formula. `kind`: pydantic's name of the error, such as `int_type`. `is_share`: whether `5%` means
+    0.05 for this key."""
     if node.quoted and is_numeric(text):
         return ValueHint("write it without quotes", _edit(node, text))
     if (share := _SHARE.fullmatch(text)) is not None and kind == "float_type" and is_share:

@@ -1,7 +1,7 @@
 """Tree of the nodes of a model, with blocks expanded, copies made, templates rendered and references resolved. Shapes
 are not yet known.
 
-A wire names a value, as in `graph/graph.py`: `name` is an input of the graph, `node:output` an output of a node.
+A wire is the name of a value: `name` is an input of the graph, `node:output` an output of a node.
 """
 
 from collections.abc import Mapping

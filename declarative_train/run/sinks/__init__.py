@@ -39,8 +39,8 @@ def open_sinks(quiet: bool, chosen: Chosen, run_dir: Path) -> Sequence[Sink]:
 
 
 def sink_problems(chosen: Chosen) -> Iterator[str]:
-    """Yield a sentence for each chosen sink that cannot be opened, because a package or a key is missing. The packages
-    are not imported."""
+    """Yield a sentence on the first chosen sink whose package is missing or, if there is none, on a missing API key of
+    Weights & Biases. The packages are not imported."""
     for name in SINK_PACKAGES:
         install = extra_for(name) if name in chosen else None
         if install is not None:
