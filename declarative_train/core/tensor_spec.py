@@ -74,8 +74,8 @@ class TensorSpec:
         return count
 
     def describe(self, precision: str) -> str:
-        """Return shape and dtype for a message. `precision`: that of the run. The dtype float32 is shown as float64 at
-        precision fp64, because float32 in a graph means the compute dtype of the run (`graph/lower.py`)."""
+        """Return shape and dtype for a message. `precision`: the precision of the run. In a graph, float32 means the
+        compute dtype of the run, so at precision fp64 it is shown as float64."""
         return f"{self} {'float64' if self.dtype == 'float32' and precision == 'fp64' else self.dtype}"
 
     def __str__(self) -> str:

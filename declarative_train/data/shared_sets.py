@@ -361,7 +361,7 @@ class Sample:
 
 
 def sample(spec: DataSpec) -> Sample:
-    """Return samples of each prepared set of a spec, for checks of their values. Raises DataError."""
+    """Return some samples of each set of the spec `spec`, for checks of their values. Raises DataError."""
     sets: Mapping[str, PreparedSet] = prepare_sets(spec)
     largest = max((field.tensor.num_elements for field in spec.fields), default=1)
     return Sample(tuple(sets.values()), max(16, min(MOST_ROWS, MOST_ELEMENTS // max(largest, 1))))

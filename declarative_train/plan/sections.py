@@ -49,8 +49,9 @@ def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[st
 def plan_objective(
     terms: Iterable[Term], measures: Iterable[Measure], sources: Mapping[str, str], units: Mapping[str, UnitPlan]
 ) -> ObjectivePlan:
-    """Return the plan of losses (`terms`) and metrics (`measures`). `sources`: dict from the name of a tensor in the
-    recipe to its name in the batch or among the outputs of the model. `units`: the result of `plan_units`."""
+    """Return the plan of losses (`terms`) and metrics (`measures`). `sources`: {name of a tensor in the recipe: its
+    name in the batch or among the outputs of the model}. `units`: {metric: conversion of its input and target to the
+    unit of the target's columns}."""
 
     def source(name: str | None) -> str | None:
         return None if name is None else sources[name]

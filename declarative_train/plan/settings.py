@@ -128,8 +128,8 @@ def format_value(value: object) -> str:
 
 def label(mode: str, asked: Mapping[str, object], others: Mapping[str, object] = {}) -> str:
     """Return the last part of a run's name: the mode and the most important settings. It is safe in file names and
-    shells. `asked`: settings from the command line or a sweep. `others`: other settings in which the runs of a sweep
-    differ."""
+    shells. `asked`: settings from the command line or a sweep. `others`: further settings, which differ from those of
+    an earlier run."""
     found = {
         key: asked.get(key, others.get(key))
         for key in [*select_distinguishing(asked), *select_distinguishing(set(others) - set(asked))]

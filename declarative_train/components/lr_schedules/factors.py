@@ -18,8 +18,7 @@ def warmup_factor(step: int, num_warmup_steps: int) -> float:
 
 def progress(step: int, num_steps: int, num_warmup_steps: int) -> float:
     """Return the fraction of the steps after the warm-up that is over before `step`. It is 0 in the first step after
-    the warm-up, and a little less than 1 in the last step of the run, `num_steps` - 1. torch counts `T_max` in the same
-    way."""
+    the warm-up, and a little less than 1 in the last step of the run."""
     return min(1.0, max(0.0, (step - num_warmup_steps) / max(1, num_steps - num_warmup_steps)))
 
 

@@ -27,7 +27,7 @@ def ranks_of(context: ContextPlan, position: MeshPosition) -> ContextRanks:
 
 def divide_positions(built: BuiltModel, ranks: ContextRanks) -> None:
     """Make the layers that combine positions, such as attention, compute only the positions of this rank. `built`: this
-    rank's part of the model. `ranks`: ranks of the axis, which divide the positions of the same rows."""
+    rank's part of the model. `ranks`: the ranks of the axis `context`, which divide the positions of the same rows."""
     for part in built.model.modules():
         if hasattr(part, "context"):
             setattr(part, "context", ranks)  # noqa: B010  # which the type of a module does not know

@@ -208,9 +208,9 @@ class ReplicaSum(Collective):
 
 
 def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -> Callable[[], Collective | None]:
-    """Return a function that must be called after each step. It removes the step's running statistics from `replicas`
-    and returns a ReplicaSum with their sum on `device`, or None if no layer has running statistics. `replicas`: all
-    replicas but the first, whose statistics the ReplicaSum adds itself."""
+    """Return a function to call after each step. It takes the step's running statistics from `replicas` (all replicas
+    but the first), and returns a ReplicaSum with their sum on `device`. The ReplicaSum adds those of the first replica.
+    If no layer has running statistics, the function returns None."""
 
     def parts(module: nn.Module) -> list[Any]:
         return [

@@ -221,16 +221,16 @@ def save_tensors(
     retry: Retry | None = None,
     prepare: Callable[[], object] = lambda: None,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[int]]]:
-    """Write tensors into the folder `path`. Return two dicts: from each file that this rank wrote to its size and
-    checksum, and from each tensor of all ranks to its shape. The second dict is {} except on the rank that coordinates
-    the save.
+    """Write tensors into the folder `path`. Return (files, shapes). `files`: {file that this rank wrote: its size and
+    checksum}. `shapes`: {tensor of any rank: its shape}, on the rank that coordinates the save; {} on the others.
 
     `alone`    only this process writes; otherwise all ranks of `group` (None: all ranks) must call this together
     `cuts`     a dict from each tensor that the axis `tensor` or `expert` divides to the part that this rank has
     `retry`    repeats failed operations; None: nothing is repeated
     `prepare`  function that creates the empty folder
 
-    Raises OSError, and PeerFailure if another rank failed."""
+    Raises OSError, and PeerFailure if another rank failed.
+    """
     writer = Writer(path, retry or Retry(0.0), prepare)
     plain, parts = split_off(tensors, cuts)
     planner = PartSavePlanner(parts)

@@ -116,8 +116,7 @@ class PictureField(Field, ABC):
         return picture if self.size is None else resize(picture, *sides(self.size), self.filter)
 
     def decode_whole(self, value: Any, column: Column, row: int = 0) -> Any:
-        """Decode one value of the column to a Pillow image, as `picture` does, but keep the size that it has in the
-        file."""
+        """Decode one value of the column to a Pillow image, in the size that it has in the file."""
         try:
             with self._open(value, column, row) as opened:
                 opened.load()

@@ -41,9 +41,9 @@ class _Rows(NamedTuple):
 
 
 def compare(plan: Plan, training: Batches, evaluated: Batches) -> Comparison | None:
-    """Fit simple models to the batches `training`, and return their metric on the batches `evaluated`. Return None
-    unless the model's inputs are numbers, categories or dates, and its target is one number or class per row, not a
-    count. Also return None if there are no rows, or if the table is too large."""
+    """Fit simple models to the batches `training`, and return their metric on the batches `evaluated`. They need inputs
+    that are numbers, categories or dates, and a target that is one number or class per row. Return None for other
+    inputs and targets, for counts and windows, and if the table is empty or too large."""
     found = meanings(plan)
     if not found or not _is_table(plan, found[0]):
         return None

@@ -264,7 +264,7 @@ class _AsOnGpus(TorchFunctionMode):
 
 
 class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode that records the operations that start a kernel on the device."""
+    """torch dispatch mode that records the operations that start a kernel on the device."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -80,8 +80,8 @@ def interval(step_s: float, machine: Machine) -> tuple[float, float]:
 
 
 def step_time(model: ModelFacts, placement: Placement, machine: Machine) -> StepTime | None:
-    """Return the predicted time of a step. Return None if the device has an unknown performance figure, as a CPU
-    without calibration has, or if it does not support the precision."""
+    """Return the predicted time of a step. Return None if the device does not support the precision, or if its speed is
+    not known (for example, of a CPU that was not calibrated)."""
     hardware = machine.hardware
     if hardware.peak_of(model.arithmetic) is None or None in (hardware.memory_per_s, hardware.link_per_s):
         return None

@@ -189,8 +189,9 @@ class Axes(Section):
 
         The axes are in the order of increasing communication: pipeline, replicate, shard, expert, context, tensor.
 
-        An axis with one rank is left out in two cases: its size is `all` and the mesh has an axis that is not a data
-        axis, or it is `replicate` and there is an axis `shard`."""
+        An axis with one rank is left out if its size is `all` and the mesh has an axis other than `replicate` and
+        `shard`. `replicate` with one rank is also left out if there is an axis `shard`.
+        """
         if self.mode == "single":
             return ()
         in_pipeline = self.pipeline is not None

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def number(text: str) -> float:
-    """Return the number that a text such as `300B` means."""
+    """Return the number that a text means: "300B" -> 300e9."""
     head, scale = (text[:-1], _LETTERS[text[-1].lower()]) if text[-1:].lower() in _LETTERS else (text, 1.0)
     try:
         found = float(head) * scale
