@@ -28,7 +28,7 @@ from declarative_train.data.mixup import check_transforms
 from declarative_train.data.prepared_set import PreparedSet, prepare
 from declarative_train.data.rows import SetRows
 from declarative_train.data.shared_sets import remember
-from declarative_train.data.shuffle import choose_roll, most_held, most_held_of_others
+from declarative_train.data.shuffle import choose_block_shuffle, max_held_bytes, max_held_bytes_of_others
 from declarative_train.data.skipping import Skipped, Skips, in_words
 from declarative_train.data.source import (
     find_columns,
@@ -217,10 +217,10 @@ def _prepare(
             used = _fields_of_set(each.source, left, columns)
             try:
                 if each.source is None and name != TRAINING and TRAINING in found:
-                    most = most_held_of_others(found[TRAINING])
+                    most = max_held_bytes_of_others(found[TRAINING])
                 else:
                     window = draft.section.shuffle_window if name == TRAINING and draft.section.shuffle else None
-                    most = most_held(each.table, each.rows, each.windows, window)
+                    most = max_held_bytes(each.table, each.rows, each.windows, window)
                 known = StatisticsCache(each.table, (name, *draft.cut))
                 skips = Skips() if draft.skips else None
                 found[name] = prepare(
@@ -345,7 +345,7 @@ def _make_spec(
         sets=tuple(sets),
         seed=draft.seed,
         shuffle=section.shuffle,
-        roll=choose_roll(prepared[TRAINING], section.shuffle_window, section.shuffle_streams)
+        roll=choose_block_shuffle(prepared[TRAINING], section.shuffle_window, section.shuffle_streams)
         if section.shuffle and not mix
         else None,
         mix=mix,

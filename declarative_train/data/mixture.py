@@ -29,7 +29,14 @@ from declarative_train.components.counter_rng import key_of
 from declarative_train.data.order import permute
 from declarative_train.data.prepared_set import HOLD_BYTES, PreparedSet
 from declarative_train.data.rows import SetRows
-from declarative_train.data.shuffle import LEAST_BYTES, POOL_BYTES, RolledOrder, blocks_of, fit_roll, samples_before
+from declarative_train.data.shuffle import (
+    LEAST_BYTES,
+    POOL_BYTES,
+    BlockShuffle,
+    block_starts,
+    fit_block_shuffle,
+    samples_before,
+)
 from declarative_train.data.spec import DataError, DataSpec, MemberSpec
 from declarative_train.files.open_files import format_path
 
@@ -169,13 +176,13 @@ class MixedOrder:
         self._shuffle = shuffle
         self._keys = [key_of("mixture", seed, member.name) for member in members]
         self.schedule = Schedule([member.share for member in members])
-        self.rolled: dict[int, RolledOrder] = {}
+        self.rolled: dict[int, BlockShuffle] = {}
         for number, member in enumerate(members):
             if member.roll is not None and shuffle:
                 assert blocks is not None
                 inside = blocks[(blocks > starts[number]) & (blocks < starts[number + 1])]
                 own = np.concatenate([starts[number : number + 1], inside, starts[number + 1 : number + 2]])
-                self.rolled[number] = RolledOrder(self._keys[number], own, member.roll, batch_size)
+                self.rolled[number] = BlockShuffle(self._keys[number], own, member.roll, batch_size)
 
     def at(self, epoch: int, positions: np.ndarray) -> MixturePositions:
         positions = np.asarray(positions, np.int64)
@@ -190,7 +197,7 @@ class MixedOrder:
                 skipped, size = passes[mine] * sizes[mine], sizes[mine]
                 first = np.maximum(self.schedule.before(number, begin) - skipped, 0)
                 last = np.minimum(self.schedule.before(number, end) - skipped, size)
-                places[mine] = order.places_of_run(places[mine] - first, first, last - first)
+                places[mine] = order.offsets_of_range(places[mine] - first, first, last - first)
         return MixturePositions(sources, passes, places)
 
     def sample_indices(self, placed: MixturePositions) -> np.ndarray:
@@ -205,7 +212,7 @@ class MixedOrder:
         """Return the indices in the set of samples of one source, (N,). `source`: index of the source. `number`: index
         of a pass over the source. `places`: positions in the order of this pass."""
         if source in self.rolled:
-            return self.rolled[source].epoch(number).sample_indices(places)
+            return self.rolled[source].epoch_blocks(number).sample_indices(places)
         start, size = int(self._starts[source]), int(self._sizes[source])
         if not self._shuffle:
             return start + places
@@ -267,7 +274,7 @@ def make_mixed_order(spec: DataSpec, training: PreparedSet, batch_size: int) -> 
     starts = sources_in(training)
     if np.diff(starts).tolist() != [member.num_samples for member in spec.mix]:
         raise DataError("the numbers of samples in the sources of the mixture have changed since the plan was made")
-    blocks = blocks_of(training) if spec.rolls else None
+    blocks = block_starts(training) if spec.is_block_shuffled else None
     return MixedOrder(spec.seed, spec.mix, starts, blocks, batch_size, shuffle=spec.shuffle)
 
 
@@ -280,13 +287,13 @@ def list_members(
 ) -> tuple[MemberSpec, ...]:
     """Return a MemberSpec for each source of a mixture: its share, number of training samples and block shuffle.
 
-    `weights`: the weights in the recipe; None for a source without one. `window`, `streams`: keys of the shuffle, as in
-    `choose_roll` (data/shuffle.py). The sources divide the memory of the shuffle in proportion to their shares.
+    `weights`: the weights in the recipe; None for a source without one. `window`, `streams`: the keys `shuffle_window`
+    and `shuffle_streams` of the recipe. The sources divide the memory of the shuffle in proportion to their shares.
     """
     starts = sources_in(training)
     sizes = np.diff(starts).tolist()
     parts = shares(weights, sizes)
-    size, blocks = training.size_bytes, blocks_of(training) if shuffle else None
+    size, blocks = training.size_bytes, block_starts(training) if shuffle else None
     is_small = size is None or (size <= HOLD_BYTES if window is None else window >= training.num_samples)
     found = []
     for number, (name, _) in enumerate(training.table.members):
@@ -297,6 +304,6 @@ def list_members(
             sample_bytes = -(-size // training.num_samples)
             most = max(1, round(part * (window or max(1, POOL_BYTES // max(sample_bytes, LEAST_BYTES)))))
             if len(own) > 1:
-                roll = fit_roll(sizes[number], len(own), sample_bytes, most, streams)
+                roll = fit_block_shuffle(sizes[number], len(own), sample_bytes, most, streams)
         found.append(MemberSpec(name, parts[number], sizes[number], roll))
     return tuple(found)

@@ -27,8 +27,8 @@ from declarative_train.data.mixture import MixedOrder, make_mixed_order
 from declarative_train.data.mixup import PairMixer
 from declarative_train.data.order import evaluation_slots, full_batch_positions, locate, sample_index, slots
 from declarative_train.data.prefetch import ahead, by_workers, copy_ahead, from_host, from_workers, is_gpu
-from declarative_train.data.shuffle import RolledOrder, blocks_of
-from declarative_train.data.spec import BatchSpec, DataError, DataSpec, RollSpec, may_lie_on_gpu
+from declarative_train.data.shuffle import BlockShuffle, block_starts
+from declarative_train.data.spec import BatchSpec, BlockShuffleSpec, DataError, DataSpec, may_lie_on_gpu
 from declarative_train.data.split_rows import TRAINING
 
 if TYPE_CHECKING:
@@ -82,14 +82,14 @@ class TrainingBatches:
         self._set = sets[TRAINING]
         self._device = None if device is None or device.type == "cpu" else device
         self._pairs = PairMixer.of(spec)
-        self._order: RolledOrder | MixedOrder | None = None
+        self._order: BlockShuffle | MixedOrder | None = None
         if spec.mix:
             self._order = make_mixed_order(spec, self._set.prepared, batch.global_batch_size)
         elif spec.roll is not None and spec.shuffle:
-            blocks = blocks_of(self._set.prepared)
+            blocks = block_starts(self._set.prepared)
             if blocks is None:
                 raise DataError("the plan reads the training set in blocks, but the set no longer has blocks")
-            self._order = RolledOrder(spec.seed, blocks, spec.roll, batch.global_batch_size)
+            self._order = BlockShuffle(spec.seed, blocks, spec.roll, batch.global_batch_size)
         self._in_order = None if spec.shuffle or spec.mix else file_order(spec, self._set, batch.global_batch_size)
         self._cuts, self._buckets = _cuts(spec, self._set), None
         if self._cuts is not None:
@@ -150,7 +150,7 @@ class TrainingBatches:
             yield self._mix_pairs(batches)
 
     def _iterate_batches(self, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
-        if self._order is not None and self._spec.rolls and not self._set.is_held:
+        if self._order is not None and self._spec.is_block_shuffled and not self._set.is_held:
             return self._iterate_windows(self._order, first_step, num_steps)
         if self._in_order is not None:
             return self._iterate_windows(self._in_order, first_step, num_steps)
@@ -176,7 +176,7 @@ class TrainingBatches:
         return ids, self._set.gather(ids, epoch)
 
     def _iterate_windows(
-        self, order: RolledOrder | MixedOrder, first_step: int, num_steps: int
+        self, order: BlockShuffle | MixedOrder, first_step: int, num_steps: int
     ) -> Iterator[list[Batch]]:
         from declarative_train.data.shuffle_reader import RolledShare, by_parts
 
@@ -402,15 +402,15 @@ class EvaluationBatches:
         return ids, self._set.gather(ids)
 
 
-def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> RolledOrder | None:
+def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> BlockShuffle | None:
     """Return the order in which an unshuffled set is read ahead, block by block. Return None for a set that is not read
     in this way: it is in memory, it has no blocks or is not in the order of the files, or the recipe skips bad rows or
     sets `workers`."""
     prepared = samples.prepared
     if spec.workers or samples.is_held or prepared.skips is not None:
         return None
-    blocks = blocks_of(prepared)
-    return None if blocks is None or len(blocks) < 2 else RolledOrder(None, blocks, RollSpec(1, 1), batch_size)
+    blocks = block_starts(prepared)
+    return None if blocks is None or len(blocks) < 2 else BlockShuffle(None, blocks, BlockShuffleSpec(1, 1), batch_size)
 
 
 def _cuts(spec: DataSpec, samples: SampleSet) -> BucketCuts | None:

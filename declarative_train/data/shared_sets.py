@@ -33,7 +33,7 @@ from declarative_train.data.field_reader import BadSampleError, columns_of, make
 from declarative_train.data.lazy_fields import TransformChain, TransformError
 from declarative_train.data.prepared_set import HOLD_BYTES, PreparedSet, prepare
 from declarative_train.data.rows import RowRange, SetRows, Windows, row_order
-from declarative_train.data.shuffle import most_held_of_others
+from declarative_train.data.shuffle import max_held_bytes_of_others
 from declarative_train.data.skipping import Skips
 from declarative_train.data.source import arrange_rows, find_usable_rows, open_table
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, SetSpec, WindowSpec
@@ -114,9 +114,9 @@ def _prepare_all(spec: DataSpec) -> dict[str, PreparedSet]:
     for each in spec.sets:
         most = HOLD_BYTES
         if each.name == TRAINING:
-            most = 0 if spec.rolls else HOLD_BYTES
+            most = 0 if spec.is_block_shuffled else HOLD_BYTES
         elif each.source is None:
-            most = most_held_of_others(sets[TRAINING])
+            most = max_held_bytes_of_others(sets[TRAINING])
         if each.source is not None:
             table = open_table(DATASETS.read(each.source), of_fields, skips=skips)
             whole, _ = find_usable_rows(table, {each.name: RowRange(0, table.num_rows)}, of_fields, skips=skips)

@@ -21,7 +21,7 @@ from declarative_train.data.mixture import MixedOrder
 from declarative_train.data.order import locate, slots
 from declarative_train.data.prefetch import Prefetcher, by_workers
 from declarative_train.data.prepared_set import PreparedSet
-from declarative_train.data.shuffle import EpochLayout, RolledOrder
+from declarative_train.data.shuffle import BlockShuffle, EpochBlocks
 from declarative_train.data.shuffle_windows import Arena, HeldWindow, Runs, WindowName, gather_rows, window_dtype
 from declarative_train.data.spec import BatchSpec
 from declarative_train.data.tensor_sets import ReadSet, SampleSet, as_data_error, dtype_of
@@ -47,27 +47,27 @@ class RankNeeds:
     position: int
     last_epoch: int
 
-    def has(self, order: RolledOrder, name: WindowName) -> bool:
-        layout = order.epoch(name[0])
+    def has(self, order: BlockShuffle, name: WindowName) -> bool:
+        layout = order.epoch_blocks(name[0])
         return layout.window(name[1]).stream in self.streams or name[1] in self._last(order, layout)
 
-    def windows(self, order: RolledOrder) -> Iterator[WindowName]:
+    def windows(self, order: BlockShuffle) -> Iterator[WindowName]:
         """Yield (epoch, index in the epoch) of each window from which the rank needs samples, in the order in which
         they are first read."""
         for epoch in range(self.epoch, self.last_epoch + 1):
-            layout = order.epoch(epoch)
-            own = [np.arange(*layout.windows_of[stream : stream + 2]) for stream in self.streams]
+            layout = order.epoch_blocks(epoch)
+            own = [np.arange(*layout.stream_windows[stream : stream + 2]) for stream in self.streams]
             numbers = np.unique(np.concatenate([*own, self._last(order, layout)]).astype(np.int64))
-            streams = np.searchsorted(layout.windows_of, numbers, side="right") - 1
-            begin = order.stretches[streams]
-            firsts = order.sequence_position(streams, layout.cuts[numbers] - begin)
-            ends = order.sequence_position(streams, layout.cuts[numbers + 1] - begin)
+            streams = np.searchsorted(layout.stream_windows, numbers, side="right") - 1
+            begin = order.stream_starts[streams]
+            firsts = order.round_robin_position(streams, layout.window_starts[numbers] - begin)
+            ends = order.round_robin_position(streams, layout.window_starts[numbers + 1] - begin)
             is_left = ends > self.position if epoch == self.epoch else np.ones(len(numbers), bool)
             for number in numbers[is_left][np.argsort(firsts[is_left], kind="stable")].tolist():
                 yield epoch, number
 
-    def _last(self, order: RolledOrder, layout: EpochLayout) -> np.ndarray:
-        return np.unique(layout.number_of(order.places(self.tail)))
+    def _last(self, order: BlockShuffle, layout: EpochBlocks) -> np.ndarray:
+        return np.unique(layout.window_numbers(order.offsets(self.tail)))
 
 
 class _Apart(NamedTuple):
@@ -82,7 +82,7 @@ class WindowsAhead:
     """Shuffle windows that a rank needs. Threads read them ahead, in the order of their first use. `close` ends the
     threads."""
 
-    def __init__(self, prepared: PreparedSet, order: RolledOrder, needs: RankNeeds) -> None:
+    def __init__(self, prepared: PreparedSet, order: BlockShuffle, needs: RankNeeds) -> None:
         self._order = order
         self._needs = needs
         self._prepared = prepared
@@ -99,7 +99,7 @@ class WindowsAhead:
         self._held: Prefetcher[WindowName, HeldWindow] = Prefetcher(
             lambda name: HeldWindow(prepared, order, name, self._arena),
             needs.windows(order),
-            lambda name: order.epoch(name[0]).window(name[1]).size,
+            lambda name: order.epoch_blocks(name[0]).window(name[1]).size,
             room,
             max(1, min(_THREADS, torch.get_num_threads())),
         )
@@ -112,30 +112,30 @@ class WindowsAhead:
         `of_epoch`: None means epoch 0. Positions must increase from call to call, because windows that are used up are
         dropped. Raises DataError.
         """
-        return self.at(of_epoch or 0, self._order.places(positions))
+        return self.at(of_epoch or 0, self._order.offsets(positions))
 
     def of_batches(self, epoch: int, positions: np.ndarray, count: int) -> Taken:
         """Return the samples that a rank has in `count` consecutive full batches: their indices in the set, and a dict
         from field name to tensor. `positions`: the rank's positions in the first of these batches, counted from the
         start of the epoch. In each later batch, the rank has the samples at the same places of the batch."""
-        firsts, length = self._order.runs_of_batch(positions)
+        firsts, length = self._order.segments_of_batch(positions)
         if not length:
-            return self.at(epoch, self._order.places_of_batches(positions, count))
+            return self.at(epoch, self._order.offsets_of_batches(positions, count))
         return self._of_streams(epoch, firsts, length, count)
 
     def _of_streams(self, epoch: int, firsts: np.ndarray, length: int, count: int) -> Taken:
         """Return the samples of `count` consecutive batches: their indices in the set, and a dict from field name to
         tensor. A batch has the next `length` samples of each stream. `firsts`: for each stream, the index in the block
         layout of the first sample to return. `data/shuffle.py` explains streams and block layouts."""
-        layout, size = self._order.epoch(epoch), count * length
+        layout, size = self._order.epoch_blocks(epoch), count * length
         samples, index = np.empty((2, count, len(firsts), length), np.int64)
         apart: list[_Apart] = []
         for row, first in enumerate(firsts.tolist()):
             parts: list[tuple[np.ndarray, np.ndarray]] = []
             done = 0
             while done < size:
-                number = int(layout.number_of(np.asarray(first + done)))
-                stop = min(size, int(layout.cuts[number + 1]) - first)
+                number = int(layout.window_numbers(np.asarray(first + done)))
+                stop = min(size, int(layout.window_starts[number + 1]) - first)
                 if (window := self._window_in_arena(epoch, number)) is not None:
                     inside = slice(first + done - window.window.start, first + stop - window.window.start)
                     parts.append((window.samples[inside], window.index[inside]))
@@ -153,8 +153,8 @@ class WindowsAhead:
     def at(self, epoch: int, places: np.ndarray) -> Taken:
         """Return (indices in the set, {field: tensor}) of samples of an epoch. `places`: indices of the samples in the
         epoch's block layout (data/shuffle.py)."""
-        layout = self._order.epoch(epoch)
-        runs, numbers = Runs.of(places).cut(layout.cuts[:-1])
+        layout = self._order.epoch_blocks(epoch)
+        runs, numbers = Runs.of(places).cut(layout.window_starts[:-1])
         samples, index = np.zeros((2, len(places)), np.int64)
         apart: list[_Apart] = []
         for number, mine in runs.by(numbers):
@@ -202,7 +202,9 @@ class WindowsAhead:
     def _apart(self, epoch: int, number: int, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         if (window := self._window(epoch, number)) is not None:
             return window.gather(places - window.window.start)
-        samples = self._order.epoch(epoch).sample_indices(places)  # padding: a row of the batch that another rank reads
+        samples = self._order.epoch_blocks(epoch).sample_indices(
+            places
+        )  # padding: a row of the batch that another rank reads
         with as_data_error(self._prepared):
             return samples, self._prepared.gather(samples, epoch=epoch)
 
@@ -216,7 +218,7 @@ class WindowsAhead:
         return found
 
     def _stream(self, name: WindowName) -> int:
-        return self._order.epoch(name[0]).window(name[1]).stream
+        return self._order.epoch_blocks(name[0]).window(name[1]).stream
 
     def close(self) -> None:
         self._held.close()
@@ -281,7 +283,7 @@ class MixedWindows:
             placed = self._order.at(0, unpadded(step))
             for source, rolled in self._order.rolled.items():
                 places = placed.places[placed.sources == source]
-                found[source] |= set((np.searchsorted(rolled.stretches, places, side="right") - 1).tolist())
+                found[source] |= set((np.searchsorted(rolled.stream_starts, places, side="right") - 1).tolist())
         return {source: tuple(sorted(streams)) for source, streams in found.items()}
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
@@ -324,7 +326,7 @@ class RolledShare:
     """
 
     prepared: PreparedSet
-    order: RolledOrder | MixedOrder
+    order: BlockShuffle | MixedOrder
     batch: BatchSpec
     dp_rank: int
     first_step: int
@@ -362,7 +364,7 @@ class RolledShare:
             for slot, each, skipped in zip(mine, parts, before, strict=True)
         ]
 
-    def _streams(self, order: RolledOrder) -> tuple[int, ...]:
+    def _streams(self, order: BlockShuffle) -> tuple[int, ...]:
         """Return the indices of the streams (data/shuffle.py) from which this loader process reads in full batches. If
         the number of streams does not divide the batch size, they differ from step to step and repeat after some steps;
         then the streams of all these steps are returned."""
@@ -370,7 +372,7 @@ class RolledShare:
         num_full = self.prepared.num_samples // self.batch.global_batch_size
         chunks = [each for step in range(1, min(cycle, num_full) + 1) for each in self._of_part(step, pads=False)]
         positions = np.concatenate(chunks) if chunks else np.empty(0, np.int64)
-        return tuple(int(stream) for stream in np.unique(order.turns(positions)[0]))
+        return tuple(int(stream) for stream in np.unique(order.streams(positions)[0]))
 
     def _tail(self) -> np.ndarray:
         """Return the positions that this loader process reads in the smaller last batch of an epoch; an empty array if

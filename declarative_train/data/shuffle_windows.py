@@ -16,7 +16,7 @@ from declarative_train.data.field_reader import BadSampleError, FieldReader, col
 from declarative_train.data.lazy_fields import LazyValues
 from declarative_train.data.prepared_set import PreparedSet, storage_dtype
 from declarative_train.data.rows import Windows
-from declarative_train.data.shuffle import BlockPiece, RolledOrder, ShuffleWindow
+from declarative_train.data.shuffle import BlockRange, BlockShuffle, ShuffleWindow
 from declarative_train.data.skipping import LOG, Skipped
 from declarative_train.data.tensor_sets import as_data_error
 
@@ -218,16 +218,16 @@ class HeldWindow:
              arena was full, in arrays of this window
     """
 
-    def __init__(self, prepared: PreparedSet, order: RolledOrder, name: WindowName, arena: Arena) -> None:
+    def __init__(self, prepared: PreparedSet, order: BlockShuffle, name: WindowName, arena: Arena) -> None:
         """Read the samples of one window. `name`: the epoch, and the index of the window in it. `arena`: memory for the
         rows, if it has room. Raises DataError."""
-        layout = order.epoch(name[0])
+        layout = order.epoch_blocks(name[0])
         self.window: ShuffleWindow = layout.window(name[1])
         self._prepared = prepared
         self._arena = arena
         self._place: int | None = None
         self._num_rows = 0
-        pieces = [_Stretch.of(prepared, piece) for piece in layout.pieces(self.window)]
+        pieces = [_Stretch.of(prepared, piece) for piece in layout.block_ranges(self.window)]
         parts = [part for part in prepared.parts if not part.field.is_lazy]
         with as_data_error(prepared):
             starts = self._read(pieces, parts) if prepared.skips is None else self._read_good(pieces, parts)
@@ -384,7 +384,7 @@ class _Stretch:
     windows: Windows | None
 
     @classmethod
-    def of(cls, prepared: PreparedSet, piece: BlockPiece) -> _Stretch:
+    def of(cls, prepared: PreparedSet, piece: BlockRange) -> _Stretch:
         begin, stop, windows = piece.first, piece.first + piece.count, prepared.windows
         if windows is not None:
             begin, last = windows.starts(np.asarray([begin, stop - 1])).tolist()

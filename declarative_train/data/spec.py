@@ -52,9 +52,9 @@ class WindowSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class RollSpec:
-    """Block shuffle of the training set (data/shuffle.py). `streams`: number of streams. `window`: number of blocks
-    per window."""
+class BlockShuffleSpec:
+    """Block shuffle of a set (data/shuffle.py). `streams`: number of equal parts into which the samples of an epoch
+    are divided. `window`: number of blocks of a stream that are shuffled together."""
 
     streams: int
     window: int
@@ -68,7 +68,7 @@ class MemberSpec:
     name: str
     share: int
     num_samples: int
-    roll: RollSpec | None = None
+    roll: BlockShuffleSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class DataSpec:
     sets: tuple[SetSpec, ...]
     seed: int
     shuffle: bool = True
-    roll: RollSpec | None = None
+    roll: BlockShuffleSpec | None = None
     workers: int = 0
     last_batch: str = "keep"  # keep | drop
     window: WindowSpec | None = None
@@ -115,7 +115,7 @@ class DataSpec:
     on_bad_row: str = "error"  # error | skip
 
     @property
-    def rolls(self) -> bool:
+    def is_block_shuffled(self) -> bool:
         """True if the training set, or a source of its mixture, is block-shuffled."""
         return self.roll is not None or any(member.roll is not None for member in self.mix)
 

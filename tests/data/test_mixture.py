@@ -113,7 +113,7 @@ def source_of(sample: int, data: DataSpec) -> str:
 @pytest.mark.parametrize("way", [{}, {"shuffle_window": 200, "shuffle_streams": 4}, {"shuffle": False}])
 def test_the_samples_of_a_step_are_the_same_in_every_layout(mixed: Spec, way: dict[str, object]) -> None:
     data = mixed(**way)
-    assert data.rolls == ("shuffle_window" in way)
+    assert data.is_block_shuffled == ("shuffle_window" in way)
     sets = open_sets(data)
     values = np.arange(sum(SIZES.values()))
     whole = read(data, sets, layout(data, 40, 1), 1, 60)

@@ -153,7 +153,7 @@ def test_each_block_is_read_by_one_rank_once(rolled: Spec, monkeypatch: pytest.M
     batch = layout(data, 48, 4)
     steps(data, sets, batch, 1, 51)
     assert len(read) == sum(-(-size // 64) for size in SIZES)
-    assert sum(read.values()) <= len(read) + 4 + 3 * 3  # ends of stretches; the last batch takes of other streams
+    assert sum(read.values()) <= len(read) + 4 + 3 * 3  # ends of streams; the last batch takes of other streams
 
 
 @pytest.mark.parametrize("window", [None, {"length": 5, "stride": 3}])

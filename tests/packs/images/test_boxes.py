@@ -346,7 +346,7 @@ def test_the_same_bits_in_all_layouts_and_with_workers(look: Describe, table: Pa
     def of(num_ranks: int, **keys: Any) -> dict[str, torch.Tensor]:
         spec, found = look(source={"type": "parquet", "path": str(table)}, fields=WITH_MASK, transforms=CHANGES, **keys)
         assert spec is not None, found
-        assert spec.rolls == ("shuffle_window" in keys)
+        assert spec.is_block_shuffled == ("shuffle_window" in keys)
         ranks = forked(num_ranks, epoch_of, spec, num_ranks)
         assert all(torch.equal(each["ids"], ranks[0]["ids"]) for each in ranks)
         made = {name: torch.cat([each[name] for each in ranks]) for name in ranks[0] if name != "ids"}

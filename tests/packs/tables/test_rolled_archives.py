@@ -269,6 +269,6 @@ def test_ten_thousand_archives(spec: Spec, tmp_path: Path, monkeypatch: pytest.M
                 assert shown(made) == made.sample_ids[: made.num_rows].tolist()
             if number % 100 == 0:
                 assert len(os.listdir("/proc/self/fd")) < 250
-        assert 1_200 < len(opened) < 1_600  # an eighth of them, the ends of stretches, and the last batch
+        assert 1_200 < len(opened) < 1_600  # an eighth of them, the ends of streams, and the last batch
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, hard)

@@ -262,7 +262,7 @@ def test_lint_names_what_cannot_be(directory: Path, code: str, change: dict[str,
 
 def test_a_set_that_is_read_in_blocks_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert codes(directory) == set()
-    monkeypatch.setattr(build_spec, "most_held", lambda *_: 0)
+    monkeypatch.setattr(build_spec, "max_held_bytes", lambda *_: 0)
     assert codes(directory) == set()  # a set that is read row by row is not
     made = TextRows.__init__
 
