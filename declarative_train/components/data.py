@@ -286,8 +286,8 @@ class Field(Component, ABC):
 
     @property
     def joined_alike(self) -> tuple[object, ...] | None:
-        """Value that says which rows a field with `joined_by` joins to one sample. The recipe can have another field
-        only if its value is equal. None: it can have no other field."""
+        """Value that two fields with `joined_by` share if they join the same rows to each sample. Then a recipe can
+        have both fields. None: the recipe can have no other field."""
         return None
 
     @property

@@ -35,8 +35,8 @@ class _DurationType:
         return {"type": "string", "pattern": rf"^\s*{_NUMBER}\s*({words})\s*$", "examples": list(self.examples)}
 
     def read(self, value: object) -> Duration | str:
-        """Return the Duration that a text such as `10 epochs` describes, or with `keeps_text` its normalised text.
-        Raises the pydantic errors `bare_duration` (a number without a unit) and `bad_duration`."""
+        """Return the duration that a text such as `10 epochs` describes: as a Duration or, with `keeps_text`, as
+        normalised text. Raises the pydantic errors `bare_duration` (a number without a unit) and `bad_duration`."""
         if isinstance(value, Duration):
             return value
         if isinstance(value, int | float) and not isinstance(value, bool):

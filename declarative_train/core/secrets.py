@@ -55,8 +55,8 @@ def record_variable(name: str, value: str) -> None:
 
 
 def record_derived(text: str) -> str:
-    """Record a text that a template computed from an environment variable (such as a value in capitals), and return the
-    text."""
+    """Record `text` as a secret that must not appear in other texts, and return it. `text`: computed by a template from
+    an environment variable, such as the value in capitals."""
     if len(text) >= SHORTEST and text not in used_variables.made and with_names(text) == text:
         used_variables.made = sorted([*used_variables.made, text], key=len, reverse=True)
     return text

@@ -261,8 +261,8 @@ def _report_unread(
 ) -> None:
     """Report each field that ignores data which it should probably read: keys of chat messages, or a whole column.
 
-    `main`: table of the main source, as it was opened. `parts`: reader of each field. `tables`: table of each source
-    after packs have changed it, for example to tokens."""
+    `main`: table of the main source, as it was opened. `parts`: {field: its reader}. `tables`: {source: its table after
+    packs have replaced or added columns, such as tokens}."""
     for table in tables.values():
         for name, message, hint in table.unread():
             draft.report(unread_messages(draft.span(f"data.fields.{name}.column"), name, message, hint))

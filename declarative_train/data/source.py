@@ -83,8 +83,8 @@ def _parts(section: DataSection) -> Iterator[tuple[str, Path, Component]]:
 def arrange_rows(
     rows: Mapping[str, SetRows], window: WindowSpec | None, order: RowOrder
 ) -> dict[str, tuple[SetRows, Windows | None]]:
-    """Return (rows, windows) of each set. With windows, the rows are in the order in which windows are cut from them.
-    If each row is a sample, the rows are unchanged and the windows are None."""
+    """Return {set: (rows, windows)}. With `window`, rows are in the order in which windows are cut from them. If
+    `window` is None, each row is a sample: the rows are unchanged and `windows` is None."""
     if window is None:
         return {name: (each, None) for name, each in rows.items()}
     return {name: make_windows(each, window, order) for name, each in rows.items()}

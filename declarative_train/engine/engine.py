@@ -191,7 +191,8 @@ class Engine:
     ) -> StepResult:
         """Run one optimizer step: forward and backward of this rank's rows of a global batch, clipping, update.
         `batches`: one for each accumulation step. `num_rows`: number of rows of the global batch, without padding.
-        `lr_factor`: factor of the lr schedule. `measure`: compute the gradient norm even if only the logs need it."""
+        `lr_factor`: factor of the lr schedule. `measure`: return the gradient norm even if the update does not need it.
+        """
         runner, sync = self._runner, self._sync
         self.switch_weights(trains=True)
         runner.observer = observer

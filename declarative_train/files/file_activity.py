@@ -61,8 +61,8 @@ class ActivitySlots:
         self._bytes = mmap(-1, count * _SLOT_BYTES)  # shared with forked processes
 
     def mine(self, number: int) -> None:
-        """Let the parent process see from now on, in slot `number`, which file the calling thread reads. Each loader
-        process has one slot."""
+        """Publish which file the calling thread reads, from now on, in slot `number`. The parent process can read the
+        slot. A loader process calls this once, with its own slot."""
         global _mirror
         _mirror = get_ident(), lambda doing: self._write(number, doing)
         set_file(None)

@@ -59,9 +59,9 @@ class Measure:
     one_class: bool = False
 
     def with_task(self, target: TensorSpec | None) -> Measure:
-        """Return the metric with `task: multiclass` if three things hold: its `task` is not set, its target has a
-        probability for each class, and its loss expects that only one class is right (`one_class`). Otherwise return it
-        unchanged. Without a task, the metric would allow several right classes. `target`: spec of the target."""
+        """Return the metric with `task: multiclass` if the recipe sets no task, the target has a probability for each
+        class, and the loss allows one right class per item (`one_class`). Otherwise return it unchanged. Without a
+        task, the metric would allow several right classes per item. `target`: spec of the target."""
         if (
             not self.one_class
             or target is None

@@ -1,8 +1,7 @@
-"""Evaluation of the nodes that depend on fields alone, on the first rows of the data, during shape inference.
+"""Evaluation of the nodes that depend only on fields, for the first rows of the data. Shape inference uses it.
 
-The specs of such nodes give only an interval of possible values; the rows show values that really occur. It is an error
-if a layer or loss cannot accept one of these. If it cannot accept another value of the interval, this is at most a
-warning.
+Specs give only an interval of possible values; the rows show values that really occur. It is an error if a layer or
+loss cannot accept a value that occurs. If it cannot accept another value of the interval, this is at most a warning.
 """
 
 from __future__ import annotations

@@ -161,8 +161,8 @@ def _evaluate_share(
     batch_size: int | None,
     device: str,
 ) -> EvaluationResult:
-    """Evaluate the samples of this rank, and return the result: the values of all ranks' samples and, on rank 0 only,
-    their reports. `ranks`: the processes that share the samples. The other arguments are those of `evaluate`."""
+    """Evaluate this rank's share of the samples. Return the result for the samples of all ranks; only on rank 0, it has
+    reports. `ranks`: the processes that share the samples. The other arguments are those of `evaluate`."""
     plan = trained.plan
     size = batch_rows(trained, _fields_read(trained), batch_size)
     where = device_for(trained, device, ranks.rank)

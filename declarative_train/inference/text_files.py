@@ -130,10 +130,10 @@ def _open(file: str) -> IO[bytes]:
 
 
 def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, most: int | None) -> Pieces:
-    """Yield the pieces of a csv file: ranges of bytes as long as the file can be split at line ends, then pieces with
-    the parsed values of the rest. `how`: the dialect. `columns`: the columns to parse. `title`: the file's name in
-    messages. `most`: maximum number of rows of a range of bytes (None: no limit); pieces with parsed values may have
-    more."""
+    """Yield a csv file as pieces. As long as no quote occurs, a piece is a range of bytes, which is parsed later. From
+    the first quote on, and in a compressed file, a piece has parsed values. `how`: the dialect. `columns`: the columns
+    to parse. `title`: the file's name in messages. `most`: maximum number of rows of a range of bytes; None: no limit.
+    """
     row = 0
     if packing(file) is None:
         with _open(file) as stream:

@@ -80,10 +80,10 @@ def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagn
 
 
 def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, list[LayerNode]]) -> None:
-    """Find the unchanged values of fields in `scope` (the model or a block), and the layers that read them. The results
-    are added to the two dicts.
+    """Find the wires in `scope` (the model or a block) that carry unchanged values of fields, and the layers that read
+    them. The results are added to the two dicts.
 
-    `wires`: {name of such a value: the fields that it contains}. `read`: {field: layers with weights that read it}.
+    `wires`: {wire: the fields whose values it carries}. `read`: {field: layers with weights that read its values}.
     """
     for node in scope.nodes:
         arriving = {port: wires[wire] for port, wire in node.inputs.items() if wire in wires}

@@ -43,12 +43,12 @@ def read_calibration(path: Path) -> Machine:
 
 
 def calibrate_to_rows(machine: Machine, rows: Sequence[tuple[float, float]]) -> Machine:
-    """Return the machine with the constants `scale` and `error` fitted to measured steps. `scale`: factor on predicted
-    times. `error`: the deviation that 90 of 100 steps do not exceed, at least 0.05; with few steps, half of the
-    previous error. `rows`: (predicted, measured) seconds of each step, predicted without `scale`.
+    """Return `machine` with its constants `scale` and `error` fitted to measured steps. `rows`: (predicted, measured)
+    seconds of each step, predicted with `scale` 1.
 
-    log(`scale`) is the median of log(measured / predicted), times a number below 1: the share of the variance that is
-    due to the machine. The rest is due to the choice of these steps.
+    `scale`: the median of measured / predicted, moved towards 1; the fewer steps, the closer to 1. `error`: the value
+    of |ln(measured / (predicted * scale))| that 90 of 100 steps do not exceed. With fewer than `FEW` steps, it is half
+    of the previous `error`. It is at least 0.05.
     """
     known = machine.constants.error
     ratios = [log(measured / predicted) for predicted, measured in rows]

@@ -129,11 +129,11 @@ def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> 
 
 
 def _find_home(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
-    """Return a help line that says where the unknown key `name` belongs: up to four components of `known` that have the
-    key or, if there are none, the sections that have it. Return None if nothing has it.
+    """Return a hint on an unknown key: which components have the key (at most four), or else which sections have it.
+    Return None if none has it, or if it is probably misspelt.
 
-    `known`: {type: class}. `model`: class of the component with the unknown key. `near`: a key of this component that
-    is similar to `name` and was probably meant; the result is then None."""
+    `known`: {type: class} of the components to search. `model`: class of the component with the unknown key. `name`:
+    the key. `near`: a key of `model` with a similar name, or None."""
     if near is not None:
         return None
     others = [word for word, other in known.items() if name in recipe_keys(other) and other is not model]

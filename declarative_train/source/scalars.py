@@ -70,8 +70,9 @@ def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> 
 
 
 def _runs(raw: str, escapes: bool) -> list[tuple[int, str]]:
-    """Return the parts of the typed text `raw` that YAML copies unchanged to the value, each as (offset, text). A part
-    is a line without its indentation. If `escapes`, lines are also divided at escapes, which are left out."""
+    """Return the parts of a scalar that YAML copies unchanged from the file to the value, each as (offset in `raw`,
+    text). A part is a line without its indentation. `raw`: the scalar as written in the file. `escapes`: `raw` has
+    escape sequences; they divide lines into several parts and are left out."""
     cuts = [0]
     if escapes:
         for escape in _ESCAPE.finditer(raw):

@@ -69,9 +69,9 @@ def data_rows(plan: Plan) -> list[Row]:
 
 
 def slice_rows(plan: Plan) -> list[Row]:
-    """Return the table rows that show how a batch is divided, one for each division: into chunks of gradient
-    accumulation, into a slice for each data-parallel rank, into microbatches of a pipeline. A division that the plan
-    does not use has no row. In a pipeline, accumulation adds microbatches instead of chunks."""
+    """Return the table rows that show how a batch is divided. There is a row for each division that the plan uses: into
+    chunks of gradient accumulation, into a slice for each data-parallel rank, into microbatches of a pipeline. With a
+    pipeline, gradient accumulation has no row, because it only adds microbatches."""
     batch, pipeline = plan.batch, plan.layout.pipeline
     found: list[Row] = []
     rows, slices = batch.global_batch_size, batch.data_parallel_size

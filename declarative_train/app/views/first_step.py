@@ -62,9 +62,8 @@ def _parts(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[st
 
 
 def part_places(plan: Plan) -> list[str]:
-    """Return who computes each part of a batch, as text: the name of a device or a rank, or of several ranks that share
-    the part. A batch has one part for each data-parallel rank.
-    """
+    """Return, for each part of a batch, which device or ranks compute it, as text. A batch has one part for each
+    data-parallel rank. Several ranks of another axis can share a part."""
     layout, count = plan.layout, plan.batch.data_parallel_size
     if layout.is_one_process:
         return ["process"] if count == 1 else [f"device {index}" for index in range(count)]
@@ -155,9 +154,9 @@ def _update(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[s
 
 
 def _shards(plan: Plan, index: int, parameter: torch.Tensor) -> Iterator[tuple[str, Any]]:
-    """Yield (names of the ranks that update it, its slice along dimension 0) for each part of `parameter`. The slice is
-    `...` if there is only one part. `index`: index of the pipeline stage that has the parameter; 0 without a pipeline.
-    """
+    """Yield (names of ranks, slice) for each shard of `parameter`: the ranks that update the shard, and its slice along
+    dimension 0. A parameter that is not sharded gives one pair, with the slice `...`. `index`: index of the pipeline
+    stage that has the parameter; 0 without a pipeline."""
     layout = plan.layout
     if layout.pipeline is not None:
         yield holders(plan, index), ...

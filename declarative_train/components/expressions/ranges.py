@@ -59,9 +59,9 @@ UNKNOWN = KnownRange((ANY,))
 
 
 def of_vector(values: Sequence[float], sample_shape: tuple[int, ...] | None = None) -> KnownRange:
-    """Return the value range of a list of numbers that an expression combines with a tensor. `sample_shape`: shape of a
-    sample of the tensor; None: unknown. For at most two dimensions, each number has its own interval. For more
-    (images), or if the shape is unknown, one interval contains all numbers."""
+    """Return the value range of `values`, a list of numbers that an expression combines with a tensor. `sample_shape`:
+    shape of one sample of the tensor, or None if unknown. For a sample of at most two dimensions, the result has an
+    interval for each number. For others (images), or an unknown shape, one interval contains all numbers."""
     if sample_shape is None or len(sample_shape) > 2:
         return KnownRange(((min(values), max(values)),))
     is_as_wide = bool(sample_shape) and sample_shape[-1] == len(values)

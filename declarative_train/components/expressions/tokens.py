@@ -101,8 +101,9 @@ def _explain_character(text: str, position: int) -> ExpressionError:
 
 
 def word_advice(text: str) -> ExpressionError | None:
-    """Return an error that names the first Python keyword in a text that expressions lack, such as `and` or `if`, and
-    says what to write instead. Return None if there is none. Call it for a text that cannot be parsed."""
+    """Return an error for the first Python keyword in `text` that expressions do not have, such as `and` or `if`. The
+    error says what to write instead. Return None if there is no such keyword. `text`: an expression that cannot be
+    parsed."""
     for match in re.finditer(r"(?<![\w.])[a-z]+(?![\w.(])", text):
         if match.group() in _WORDS:
             word = match.group()

@@ -374,8 +374,8 @@ class _MomentsTally(Tally):
         return found
 
     def _range_of_first(self, bad: np.ndarray) -> tuple[float, float]:
-        """Return the least and the greatest value of one element of the field in the training rows. It is the first
-        element for which `bad` is True. `bad`: a bool for each element of a row."""
+        """Return the least and the greatest value, in the training rows, of the first element for which `bad` is True.
+        `bad`: one bool for each element of the field."""
         import numpy as np
 
         first = np.flatnonzero(bad)[0]

@@ -109,7 +109,8 @@ class SampleGroups:
         return nullcontext(), _Recomputation(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SampleGroups:
-        """Return a copy for another replica of the model. It has the same ranks, but its own state of the forward."""
+        """Return a copy for another replica of the model, with the same process groups. The state of the current
+        forward is not copied."""
         return SampleGroups(self.microbatch_size, self.process_groups, self.ranks)
 
     def __reduce__(self) -> tuple[type[SampleGroups], tuple[int | None]]:
@@ -146,7 +147,7 @@ class MixesSamples(Protocol):
 
     A module with running statistics has two more methods. `take_pending()` returns a vector of sums over its groups
     since the last call; the vectors of several ranks can be added. The static method `fold(modules, pending, finite)`
-    updates the running statistics of several modules from such vectors.
+    updates the running statistics of several modules from such vectors. If `finite` is false, it does nothing.
     """
 
     over: int | None

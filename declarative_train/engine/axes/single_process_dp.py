@@ -125,8 +125,8 @@ class Replicas:
         return tuple(torch.cat(parts) for parts in zip(*made, strict=True))
 
     def _scatter(self, inputs: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-        """Split the rows of all inputs into slices of at most one microbatch. Return a list of tensors, one for each
-        input, for each slice. On CUDA, a slice is on the device of the replica that computes it."""
+        """Split the rows of all inputs into slices of at most one microbatch. Return a list of slices; each slice is a
+        list with one tensor for each input. On CUDA, a slice is on the device of the replica that computes it."""
         pieces = [torch.split(tensor, self._size) for tensor in inputs]
         slices = [list(rows) for rows in zip(*pieces, strict=True)]
         if not self._on_cuda:
@@ -194,8 +194,8 @@ def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) ->
 
 
 class ReplicaSum(Collective):
-    """Collective over the replicas of this process. `others`: sum of the values of all replicas but the first. `sum`
-    takes the value of the first replica and returns the sum over all of them."""
+    """Collective in which only the first replica of this process takes part. `others`: sum of the values of the other
+    replicas. `sum` adds the first replica's value to it."""
 
     def __init__(self, others: torch.Tensor) -> None:
         self._others = others

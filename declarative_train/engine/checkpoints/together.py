@@ -58,8 +58,8 @@ class NodeGroups:
         return self._gather(mine, self.node, self.first)
 
     def gather_nodes(self, mine: object) -> list[Any] | None:
-        """Collect the objects `mine` of the first ranks of all nodes; only these may call this. Return the list on rank
-        0, None on the others."""
+        """Collect `mine` from the first rank of each node; only these ranks may call this. Return the list on rank 0,
+        None on the others."""
         return self._gather(mine, self.firsts, 0)
 
     def share(self, mine: object) -> Any:
@@ -109,9 +109,8 @@ def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> Sav
 
 
 def choose_writers(layout: LayoutPlan) -> list[int]:
-    """Return the ranks that write a checkpoint, rank 0 among them. A run of at most `MOST_WRITERS` ranks uses all of
-    them. In a larger run only some copies of the model (axis `replicate`) write: as many as have at most `MOST_WRITERS`
-    ranks together, but at least one copy."""
+    """Return the ranks that write a checkpoint. They are the ranks of the first copies of the model (axis `replicate`):
+    as many copies as have at most `MOST_WRITERS` ranks together, but at least one."""
     replicas = layout.size("replicate")
     kept = max(1, MOST_WRITERS * replicas // len(layout.ranks))
     return [row.rank for row in layout.ranks if row.coordinates.get("replicate", 0) < kept]

@@ -211,8 +211,9 @@ def place_boxes(
 ) -> dict[str, dict[str, Boxes]]:
     """Return the boxes of a row before the transforms, as {image field: {box field: boxes in this image}}.
 
-    `given`: values by output of a box field; its outputs (boxes, mask, labels) give one entry together. `sizes`: {image
-    field: (size of the image in the file, size after resizing to the field's `size`)}. Raises LazyFieldError.
+    `given`: {output of a box field: its values}. All outputs of a field (boxes, mask, labels) have the same boxes.
+    `sizes`: {image field: (size of the image in the file, size after resizing to the field's `size`)}. Raises
+    LazyFieldError.
     """
     found: dict[str, dict[str, Boxes]] = {}
     for name, each in given.items():

@@ -71,9 +71,9 @@ class SqliteDataset(FilesDataset):
 
     @contextmanager
     def _open(self, path: str, heartbeat: Callable[[], None]) -> Iterator[tuple[sqlite3.Connection, str]]:
-        """Open a file for the `with` block. Yield (connection, text that follows FROM in a SELECT). This text is the
-        name of the table, with ORDER BY if the table has a rowid. `heartbeat` is called regularly. Raises SourceError,
-        also for errors in the `with` block, such as a view that takes too many steps."""
+        """Open the file at `path` for the `with` block. Yield (connection, the text after FROM in a SELECT of the
+        table). The text has ORDER BY if the table has a rowid. `heartbeat` is called regularly during a query. Raises
+        SourceError, also for errors of SQLite in the `with` block."""
         import sqlite3
         from pathlib import Path
 

@@ -114,8 +114,9 @@ class SampleWriter:
         return [int(token) for token in engine.ranks.sum(found.to(exact_device(engine.device))).tolist()]
 
     def _batch(self, seen: list[list[int]]) -> Batch:
-        """Return a batch with the tokens `seen`, one list for each prompt. Rows that are left over repeat the first
-        prompt. Fields that the model does not read, such as targets, are zero."""
+        """Return a batch with a row for each prompt: its tokens so far, `seen`. If the batch has more rows than
+        prompts, the other rows repeat the first prompt. Fields that the model does not read, such as targets, are zero.
+        """
         rows = [*seen, *[seen[0]] * (self._num_rows - len(seen))]
         made = layout.rows(self._written.reads.values(), layout.pieces_of_texts(rows), self._written.length, 0)
         tensors = {}

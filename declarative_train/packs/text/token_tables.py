@@ -140,8 +140,7 @@ def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, st
 
 class TextRows(Table):
     """Table with the columns of another table, and with columns for the tokens of its texts. `reads_files`: some fields
-    are read from files. Reading one row then costs as much as reading its whole block, so the table keeps its blocks.
-    """
+    read columns of the other table. Only then the rows are in blocks that are read as a whole."""
 
     def __init__(self, table: Table, fields: dict[str, tuple[TokensField, Tokens]], *, reads_files: bool) -> None:
         self.source, self.fields = table, fields

@@ -146,9 +146,9 @@ def step_fails(span: Span, phase: str, message: str, node: str | None) -> Diagno
 
 
 def not_finite(span: Span, term: str, value: float, culprit: tuple[str, Span] | None, *, skips: bool) -> Diagnostic:
-    """Report a loss that is nan or infinite in the first step (G013). `culprit`: the node that computed the first value
-    that is not finite, and its place in the recipe. `skips`: the recipe skips a step whose gradients are not finite
-    (`non_finite: skip`)."""
+    """Report that the loss `term` is nan or infinite in the first step (G013). `culprit`: the node that computed the
+    first value that is not finite, and its span in the recipe. `skips`: the recipe has `non_finite: skip`, so this is
+    only a warning."""
     made = (
         () if culprit is None else (Related(culprit[1], f"the first such number is in the output of `{culprit[0]}`"),)
     )

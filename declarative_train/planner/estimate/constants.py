@@ -49,15 +49,15 @@ class Constants:
                            about three becomes one kernel. Both parts are assumptions, compared with torchtitan's
                            compiled runs in docs/planner-times.md
     assemble_per_s         bytes per second that a process gathers from rows in memory into a batch: 2.8e9 on a core of
-                           a server in use; less is assumed, for statistics and casts
+                           a server in use. The default is lower, because statistics and casts take time too
     decode_per_s           values per second that a process reads and decodes from pictures: 3 x 224 x 224 values from a
                            JPEG of 500 x 375 pixels in 2.6 ms by Pillow, on the same core
     runs_ahead             whether the host starts operations before earlier ones are done, and links work while the
                            device computes: true for GPUs, false for CPUs
     scale                  factor for predicted times: measured / predicted time in a calibration; 1 without a
                            calibration
-    error                  largest |ln(measured / predicted)| among the best 90 of 100 predictions: for published steps
-                           on H100s, or for the steps of a calibration"""
+    error                  value of |ln(measured / predicted)| that 90 of 100 predictions do not exceed: for published
+                           steps on H100s, or for the steps of a calibration"""
 
     product_ramp_s: float = 46e-6
     attention_efficiency: float = 0.6

@@ -67,12 +67,12 @@ def divide_for_rank(
 
 
 def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
-    """Return the communication of one attention layer whose positions are divided over `size` ranks. The ranks exchange
-    keys and values in the forward, and their gradients in the backward. Around a ring, the backward sends the keys and
-    values again.
+    """Return what the ranks of the axis `context` send in one attention layer: keys and values in the forward, and
+    their gradients in the backward.
 
-    `elements`: number of elements of the keys and values of one sample. `widening`: 0 if each rank gathers all keys at
-    once; for a ring, the bytes of a key's gradient divided by the bytes of the key.
+    `elements`: number of elements of the keys and values of one sample. `size`: number of ranks, which divide the
+    positions. `widening`: 0 if each rank gathers all keys at once. Otherwise the ranks send keys around a ring, also in
+    the backward, and `widening` is the size of a key's gradient relative to the key, in bytes.
     """
     if not widening:
         return Sums(keys=(elements * size,), keys_back=(elements * size,))

@@ -155,11 +155,11 @@ def _repack_s(
 def _time_exposed(
     forward_s: float, backward_s: float, number: int, gather_s: float, reduce_s: float, num_nodes: int
 ) -> float:
-    """Return the seconds of fsdp's communication in a step that do not overlap with computation.
+    """Return the seconds of a step in which fsdp communicates and no computation runs.
 
-    These are the gather of the first unit (every other unit is gathered while the previous one computes), and the time
-    by which a forward or backward is shorter than the communication beside it. Gradients are reduced in the last
-    backward.
+    Two kinds of communication are not hidden by computation: the gather of the first unit, and the time by which other
+    communication is longer than the forward or backward beside it. Gradients are reduced only in the last backward of a
+    step.
 
     `number`: forwards in a step. `forward_s`, `backward_s`: seconds of one forward and one backward, without
     communication. `gather_s`, `reduce_s`: seconds of all gathers, and of all reductions, in a step. `num_nodes`: number

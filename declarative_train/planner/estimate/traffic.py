@@ -87,8 +87,8 @@ def _gather(
 
 def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -> list[tuple[bool, list[str]]]:
     """Return (again, names of nodes) for each group of nodes whose parameters fsdp gathers together. `again`: whether
-    the parameters may be gathered again in the backward. Two kinds of groups stay gathered: the nodes after the last
-    unit (repeated block), and the nodes of a stage that are in no other group."""
+    the parameters may be gathered again in the backward. It is False for the nodes after the last unit (repeated
+    block), and for nodes that belong to a stage but to no other group."""
     units = [
         name
         for name in part.nodes

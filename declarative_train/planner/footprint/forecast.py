@@ -194,11 +194,11 @@ def _fewer_microbatches(plan: Plan) -> list[Plan]:
 
 
 def extrapolate_microbatches(tried: list[Found], number: int, numbers: list[int]) -> Found | None:
-    """Return the live bytes by class at the peak of a step with `number` microbatches, as a dict from pipeline
-    position. They are extrapolated from three traces with fewer microbatches. Return None if memory does not grow
-    linearly.
+    """Return the bytes in use at the memory peak of a step with `number` microbatches. They are extrapolated from three
+    traces with fewer microbatches. Return None if memory does not grow linearly.
 
-    `tried`: the three traces. `numbers`: number of microbatches in each of them.
+    The result is a dict from pipeline position to an array (1, kinds of memory). `tried`: the three traces. `numbers`:
+    number of microbatches in each of them.
     """
     found: Found = {}
     for place in tried[0]:

@@ -124,10 +124,9 @@ def expand(
 def _find_outputs(
     wiring: Wiring, objective: Collection[tuple[str, Span]]
 ) -> tuple[dict[str, Edge], list[Diagnostic | None]]:
-    """Check the references of the objective, each given as (text, span). Return (correct, wrong). `correct`: {text:
-    reference}. `wrong`: for each wrong reference its error, or None if the error is already reported.
-
-    A field that is named as in the graph, such as `digit`, is correct but not in `correct`: no node computes it."""
+    """Resolve the references of the objective, each given as (text, span). Return (correct, wrong). `correct`: {text:
+    reference}, without fields, because no node computes them. `wrong`: the error of each wrong reference, or None if
+    the error is already reported."""
     outputs: dict[str, Edge] = {}
     wrong: list[Diagnostic | None] = []
     for text, span in objective:

@@ -38,7 +38,7 @@ class DataAxes(Section):
 
     @property
     def sizes(self) -> dict[Axis, int | Literal["all"]]:
-        """{axis: size} of the data axes that are set."""
+        """Sizes of the data axes (`replicate`, `shard`) that are set, as {axis: size}."""
         both: tuple[tuple[Axis, Size | None], ...] = (("replicate", self.replicate), ("shard", self.shard))
         return {name: size for name, size in both if size is not None}
 

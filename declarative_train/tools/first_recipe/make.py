@@ -26,9 +26,10 @@ _MOST_SEEDS = 50
 def make(
     data: str, target: str, path: Path, name: str, schema: str, task: Task | None, table_name: str | None = None
 ) -> FirstRecipe | PictureRecipe:
-    """Return the contents of a recipe that predicts the column `target` of the table `data`. `path`: the recipe's file,
-    to which paths of data are relative. `task`: classes or numbers; None: the values decide. `table_name`: a table of
-    an SQLite file. Raises UnusableError and SourceError."""
+    """Return the contents of a recipe that predicts the column `target` of the table `data`. `path`: file of the
+    recipe, to which paths of data are relative. `name`: name of the recipe. `schema`: file name of the JSON schema.
+    `task`: classes or numbers; None: the values decide. `table_name`: a table of an SQLite file. Raises UnusableError
+    and SourceError."""
     source, table = open_source(data, table_name)
     answers = read_target(table, target, data, task)
     words = ["dtrain init --from", data, "--target", target, *(["--task", task] if task else [])]

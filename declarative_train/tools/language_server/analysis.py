@@ -64,8 +64,8 @@ def analyse(path: str, text: str, *, full: bool) -> Analysis:
 
 
 def try_fixes(now: Analysis, lines: range) -> Analysis:
-    """Return the analysis `now` with more fixes, for the diagnostics on these lines of the file. To find a fix, edits
-    of the text are tried: each edited text is checked statically."""
+    """Return the analysis `now` with more fixes for the diagnostics on the line numbers `lines` of its file. A fix is
+    found by trial: edits of the text are made, and each edited text is checked."""
     here = [each for each in now.diagnostics if each.span.path == now.path and each.span.line in lines]
     if all(each.fixes for each in here):
         return now
@@ -78,9 +78,9 @@ def try_fixes(now: Analysis, lines: range) -> Analysis:
 
 
 def earlier_diagnostics(before: Analysis | None, now: Analysis) -> list[Diagnostic]:
-    """Return the diagnostics of the last full analysis (`before`) that are shown until the next one, because the static
-    analysis `now` cannot find them. Only those whose lines have not changed are returned. Without them, diagnostics
-    would flicker while the user types."""
+    """Return the diagnostics of the last full analysis (`before`) that the static analysis `now` cannot find, if their
+    lines have not changed. The editor shows them until the next full analysis, so that they do not flicker while the
+    user types."""
     if before is None or not before.is_full or now.is_full or now.loaded.recipe is None:
         return []
     old, new = before.text.splitlines(), now.text.splitlines()

@@ -206,8 +206,8 @@ def _field_of_node(node: ModelNode, path: Path, recipe: Recipe) -> str:
 
 
 def _node_card(nodes: list[ModelNode], plan: Plan | None) -> str:
-    """Return a text on what a node computes, with its inputs, outputs and parameters. `nodes`: the node, or one copy of
-    it for every use of its block."""
+    """Return a text on what a node computes, with its inputs, outputs and parameters. `nodes`: the node or, if it is in
+    a block, its copies in all uses of the block."""
     node = nodes[0]
     title = f"`{node.path}` {_work(node)}"
     if len(nodes) > 1:

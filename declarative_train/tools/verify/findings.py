@@ -123,8 +123,8 @@ class _Comparer:
         return Comparison(tuple(self._rows), tuple(self._findings), self._bounds)
 
     def _judge(self, kind: Kind, found: Iterable[tuple[str, list[tuple[float, int]]]], bound: float) -> None:
-        """Add a row to the table for one kind of value, such as gradients. Add a finding for each name, such as a
-        parameter, that differs by more than `bound` on some rank. `found`: (name, its pairs (difference, rank))."""
+        """Add a row to the table for one kind of value, such as gradients. Add a finding for each parameter (or node,
+        loss term) whose difference exceeds `bound` on some rank. `found`: (name, its pairs (difference, rank))."""
         largest, count = 0.0, 0
         for name, differences in found:
             worst = max(differences, default=(0.0, 0))

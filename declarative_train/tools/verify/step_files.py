@@ -71,8 +71,8 @@ class StepFiles:
         return found
 
     def write(self, kind: str, number: int, tensor: torch.Tensor) -> None:
-        """Write a whole tensor. `kind`: start, gradient, updated, node or statistic. `number`: index of the parameter,
-        node or statistic."""
+        """Write all values of a tensor. `kind`: start, gradient, updated, node or statistic. `number`: index of the
+        parameter, node or statistic."""
         tensor = tensor.detach()
         self._open(kind, number, tensor.shape, tensor.dtype).copy_(tensor)
 

@@ -1,6 +1,5 @@
-"""Contrastive loss: match the two views of each sample within a group of samples. R rows of this rank, N samples of a
-group, G groups, D width.
-"""
+"""Contrastive loss: match the two views of each sample within a group of samples. Letters in shapes: R rows of this
+rank, N samples of a group, G groups, D features."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ Names = dict[str, list[str]]
 
 @lru_cache(maxsize=8)
 def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
-    """Match the tensors in the files of a model with its parameters, and return the result of `match`. `missing` and
-    `unexpected` lack the names that transformers ignores, such as parameters that are never in files. `may_differ`:
-    parameters that may have another shape in the files. Raises LibraryError."""
+    """Match the tensors in the files of a model with its parameters. In the result, `missing` and `unexpected` lack the
+    names that transformers ignores, such as parameters that are never in files. `may_differ`: parameters that may have
+    another shape in the files. Raises LibraryError."""
     from transformers.utils.loading_report import LoadStateDictInfo
 
     files = match(model, *_find_origins(model, stored), may_differ)
@@ -111,9 +111,9 @@ def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Nam
 
 
 def _gives_rows(converter: Any, names: Names, shape: tuple[int, ...]) -> bool:
-    """Return whether row i of a converter's result depends only on the i-th tensor of each pattern in `names`. Then
-    each row can be computed alone. An example is a converter that stacks the weights of experts. `shape`: shape of the
-    result."""
+    """Return whether row i of a converter's result depends only on the i-th tensor of each pattern, so that rows can be
+    computed one by one. This is so for a converter that stacks the weights of experts. `names`: {pattern: names of its
+    tensors}. `shape`: shape of the result."""
     from transformers.core_model_loading import Concatenate, MergeModulelist
 
     first, *others = converter.operations
