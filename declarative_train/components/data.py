@@ -349,7 +349,7 @@ class Field(Component, ABC):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Files, other than those of the source, that the values depend on. They exist if `check` found no error."""
+        """Files, besides those of the source, that the values depend on. `check` returns an error if one is missing."""
         return ()
 
     @property
@@ -378,7 +378,8 @@ class Field(Component, ABC):
         those of the training rows."""
 
     def unit(self, statistics: Mapping[str, object]) -> "Unit | None":
-        """Return the conversion of the field's values to the unit of its columns, or None if the unit is the same."""
+        """Return the linear map that converts the field's values back to the unit of its columns; None if their unit is
+        the same."""
         return None
 
     def preparation(self, statistics: Mapping[str, object]) -> "Preparation":

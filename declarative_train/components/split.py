@@ -69,7 +69,8 @@ class Split(Component, ABC):
 
     @property
     def own_source(self) -> Dataset | None:
-        """Source whose rows are all rows of the set. None if the set is taken from the rows of `data.source`."""
+        """Source that the recipe gives for this set alone: all its rows are in the set. None if the set is taken from
+        the rows of `data.source`."""
         return None
 
     @abstractmethod

@@ -88,9 +88,8 @@ NO_CUTS: Mapping[str, RankCut] = {}
 
 
 class Block(NamedTuple):
-    """Elements of a parameter that are consecutive along each dimension, in the rank's tensor and in the undivided
-    parameter. `sizes`: their number along each dimension. `local`: index of the first element in the rank's tensor.
-    `whole`: index of the same element in the undivided parameter."""
+    """Rectangular block of elements of a parameter, on one rank. `sizes`: its shape. `local`: index of its first
+    element in the rank's tensor. `whole`: index of the same element in the undivided parameter."""
 
     local: tuple[int, ...]
     whole: tuple[int, ...]
@@ -115,13 +114,11 @@ class RankCut:
         return tuple(length * self.size if dim == self.cut.dim else length for dim, length in enumerate(local))
 
     def blocks(self, local: Sequence[int], rows: range | None = None) -> Iterator[Block]:
-        """Yield the blocks of the parameter that this rank holds: one for each piece of the divided dimension, such as
-        q, k and v of a fused `qkv`, because the rank holds a part of every piece. `local`: shape of this rank's part of
-        the parameter.
+        """Yield where the elements of this rank's part are in the whole parameter: one Block for each piece of the
+        divided dimension, such as q, k and v of a fused `qkv`. `local`: shape of this rank's part.
 
-        `rows`: with a range, only elements in these rows (dimension 0) of the part are yielded, and `Block.local`
-        counts from the first of them. None: all rows. `fully_shard` needs this, because it divides the part by rows.
-        """
+        `rows`: yield only the elements in these rows of the part, and count `Block.local` from the first of them; None:
+        all rows. `fully_shard`, which divides the part by rows, needs this."""
         rows = range(local[0]) if rows is None else rows
         dim, held, before = self.cut.dim, 0, 0  # elements along `dim` in the local and in the whole tensor
         for piece in self.cut.pieces:

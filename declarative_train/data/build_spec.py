@@ -243,8 +243,8 @@ def _prepare(
 
 
 def _report_skipped(draft: DataDraft, tables: Mapping[str | None, Table], prepared: Mapping[str, PreparedSet]) -> None:
-    """Report the rows that were skipped because they are bad. Record them in the training set too, so that they get
-    into the log of the run. `tables`: table of each source."""
+    """Report the rows that were skipped because they are bad. Also store them in the training set, from which the run
+    logs them. `tables`: table of each source."""
     for table in tables.values():
         draft.skipped += [Skipped("", place, why) for place, why in table.skipped]
     for each in prepared.values():

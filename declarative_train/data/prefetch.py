@@ -71,8 +71,8 @@ class Wait:
         self._report_s = REPORT_S
 
     def look(self) -> None:
-        """Report the wait if it has lasted long enough. Call it repeatedly. Raises DataError if there was no progress
-        for too long."""
+        """Report the wait if it has lasted long. Call this repeatedly while waiting. Raises DataError after
+        `PATIENCE.limit_s` seconds without progress."""
         now, doing = time.monotonic(), self._of()
         if is_loader() or threading.current_thread().name.startswith(OURS):
             note(doing or FileActivity(None, self._begun))
@@ -409,7 +409,7 @@ class _Lost:
 
 
 class _Numbered(Generic[T]):
-    """Dataset for torch's DataLoader: entry k is `make(first + k)`."""
+    """Dataset for torch's DataLoader: entry k is `make(first + k)`, or `_Lost` if that raises DataError."""
 
     def __init__(self, make: Callable[[int], T], first: int, count: int) -> None:
         self._make = make

@@ -114,7 +114,7 @@ class RowChain(SetRows):
         return np.concatenate(listed) if listed else np.empty(0, np.int64)
 
     def pick(self, places: np.ndarray) -> SetRows:
-        """Return the rows of the set with the indices `places`, ascending, as a RowChain with one piece per table."""
+        """Return the rows at the indices `places` (ascending) of this set, as a RowChain with one piece per table."""
         cuts = np.searchsorted(places, self.begins[1:-1])
         parts = zip(self.pieces, np.split(places, cuts), self.begins.tolist(), strict=False)
         return RowChain(tuple(piece.pick(mine - begin) for piece, mine, begin in parts), self.firsts)
@@ -163,9 +163,9 @@ class RowShare(SetRows):
 
     @classmethod
     def of(cls, starts: np.ndarray, base: RowShare | None, key: int, num_rows: int, others: bool) -> RowShare:
-        """Return a random choice of `num_rows` rows of `base`, or with `others` all rows of `base` that this choice
-        leaves out. `base`: None for all rows of the table. `key`: seed of the choice. `starts` (blocks + 1,): index of
-        the first row of each block."""
+        """Return a random choice of `num_rows` of the rows `base` or, with `others`, the rows of `base` that this
+        choice leaves out. `base`: None for all rows of the table. `key`: seed. `starts` (blocks + 1,): index of the
+        first row of each block, then the end of the last block."""
         whole = starts if base is None else base.counts
         taken = np.floor(whole * (num_rows / max(int(whole[-1]), 1)) + 0.5).astype(np.int64)
         taken[-1] = num_rows

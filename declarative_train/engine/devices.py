@@ -47,9 +47,8 @@ class DeviceChoice:
 
 @dataclass(frozen=True, slots=True)
 class VisibleDevices:
-    """GPUs that one rank sees. (A launcher such as torchrun has started the rank.) `host`: name of its machine.
-    `local_rank`: the rank's index on the machine; None if the launcher does not set it. `gpus`: unique names of the
-    GPUs."""
+    """GPUs that one rank sees, if a launcher such as torchrun started it. `host`: name of its machine. `local_rank`:
+    the rank's index on the machine; None if the launcher does not set it. `gpus`: unique names of the GPUs."""
 
     host: str
     local_rank: int | None

@@ -78,7 +78,7 @@ class Ranges:
         return b"".join(found)[start - begin : stop - begin]
 
     def _keep_whole(self) -> None:
-        """Write the whole file to the cache, because the server ignored the range of a request and sent all bytes."""
+        """Write the whole file to the cache, after the server sent all bytes in answer to a request for a range."""
         for segment in range(-(-self._num_grains // _OF_SEGMENT)):
             begin, end = segment * _OF_SEGMENT, min((segment + 1) * _OF_SEGMENT, self._num_grains)
             with self._lock_segments({segment}) as handles:
@@ -257,7 +257,7 @@ def _put(handle: int, grains: Sequence[int], content: dict[int, bytes]) -> None:
 
 
 def _runs(grains: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the ranges of consecutive grains, each as (first, last + 1). `grains`: indices of grains, ascending."""
+    """Return the ranges of consecutive numbers in `grains`, which are in ascending order, each as (first, last + 1)."""
     found: list[tuple[int, int]] = []
     for grain in grains:
         if found and found[-1][1] == grain:

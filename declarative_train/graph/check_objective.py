@@ -284,8 +284,8 @@ class ObjectiveCheck:
         return self._recipe.span(("objective", kind, item.name, *key.split(".")))
 
     def _place(self, item: Term | Measure, shape_error: ShapeError) -> Span:
-        """Return the place in the recipe of the key of `item` that `shape_error` is about. If this key is not written
-        (a metric with `of` has the inputs of its loss), return the place of `item`."""
+        """Return the span of the key of `item` (a loss or metric) that `shape_error` is about. If the recipe does not
+        have this key, return the span of `item`."""
         return self._span(item, shape_error.field or shape_error.port or "type")
 
     def _find_origins(self, item: Term | Measure) -> tuple[Related, ...]:

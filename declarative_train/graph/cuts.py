@@ -59,8 +59,8 @@ class Cuts:
         return frozenset(name for name in self.parameters if name.startswith(paths))
 
     def with_experts(self, path: str, found: LayerCut) -> Cuts:
-        """Return a copy of these divisions in which the layer at `path` is divided over the ranks of `expert`, as
-        `found` says, and no longer over those of `tensor`. If the layer is a library's model, only the submodules in
+        """Return a copy of these divisions in which the layer at `path` has the division `found`, over the ranks of
+        `expert`, in place of its division over those of `tensor`. In a library's model, only the submodules in
         `found.parts` change."""
         own = tuple(f"{path}.{name}." for name in found.parts) or (f"{path}.",)
         return replace(
@@ -159,7 +159,7 @@ def _layer_paths(graph: Graph, prefix: str = "") -> Iterator[str]:
 
 
 class _RegionError(Exception):
-    """Error: a region of layers cannot be divided. The text is the reason."""
+    """Error: the layers of a region cannot be divided over the ranks. The text is the reason."""
 
 
 class _Deriver:
@@ -195,8 +195,8 @@ class _Deriver:
         yield from ((f"{self._prefix}{name}", cut) for name, cut in found.items())
 
     def _find_heads(self, node: Node) -> dict[str, HeadKind]:
-        """Return {name of an output of `node`: its HeadKind}, for the outputs that have one in the argument `heads` of
-        `derive_cuts`."""
+        """Return {name of an output of `node`: its HeadKind}. Outputs that are not listed in `heads` of `derive_cuts`
+        are left out."""
         edges = {name: f"{node.name}:{name}" for name in node.outputs}
         return {name: self._heads[edge] for name, edge in edges.items() if edge in self._heads}
 

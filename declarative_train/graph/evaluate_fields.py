@@ -99,13 +99,12 @@ class Observer:
         mask: ObservedValues | None = None,
         ignored: int | None = None,
     ) -> tuple[ShapeError | None, dict[str, str]]:
-        """Check the inputs of a layer, loss or metric with the function `check`. Return (its error or None, notes).
+        """Call `check` for the inputs of a layer, loss or metric: with all possible values (`specs`), and with those in
+        the sample rows (`seen`). Return (error or None, notes). `mask`, `ignored`: as in `narrow`.
 
-        `check` is called twice: with all values that are possible (`specs`), and with those that occur in the sample
-        rows (`seen`). If only possible values cause an error, it becomes a warning, or is dropped if the sample has all
-        rows of the data. If values in the sample cause it, the notes are a dict from input to a text that names the row
-        with its most extreme value; otherwise {}. `mask`, `ignored`: as in `narrow`.
-        """
+        An error that occurs only with possible values becomes a warning, or None if the sample has all rows of the
+        data. If values in the sample cause it, the notes are {input: a text that names the row with its most extreme
+        value}; otherwise {}."""
         close = {port: narrow(spec, seen.get(port), mask, ignored) for port, spec in specs.items()}
         said = check(specs)
         if close == specs:

@@ -73,9 +73,9 @@ class RowConverter:
 
 
 def columns_of_folder(data: DataSpec) -> dict[str, str]:
-    """Return {column of a folder of images: its new name} for the columns `image` and `label`, so that the fields of
-    the run can read the folder. The new names are the columns that the run's image fields and category fields read. A
-    column is left out if these fields read no column, or several."""
+    """Return {column: new name} for the columns `image` and `label` of a folder of images. `image` gets the name of the
+    column that the run's image fields read, and `label` that of its category fields. A column is left out if these
+    fields read no column, or several."""
     found = {}
     for column, kind in (("image", "image"), ("label", "category")):
         read = {name for spec in data.fields if spec.component.get("type") == kind for name in spec.columns}

@@ -1,8 +1,7 @@
-"""Results of an evaluation for TensorBoard: its numbers, and an image for each report.
+"""Results of an evaluation as TensorBoard events: its numbers, and an image for each report.
 
-They are written to the folder `evaluations/<set>` of the run's folder, and appear as a separate curve. A second event
-file in the run's folder itself would make TensorBoard stop reading the first one, to which a continued run still
-writes."""
+The event file is in the folder `evaluations/<set>` of the run's folder. If it were next to the run's own event file,
+TensorBoard would stop reading the latter, to which a continued run still writes."""
 
 from __future__ import annotations
 

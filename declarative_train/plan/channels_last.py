@@ -51,7 +51,7 @@ class ReorderedElements:
 
 
 def count_reordered(graph: Graph) -> ReorderedElements:
-    """Return how many elements per sample the nodes of a graph copy into another memory format, all nodes together."""
+    """Return the sum of the ReorderedElements of all nodes of a graph."""
     return sum(count_reordered_by_node(graph).values(), ReorderedElements())
 
 

@@ -109,12 +109,8 @@ def _relative_to(home: str, value: object, key: str = "") -> object:
 
 
 def _values(plan: Plan, of: object) -> dict[str, object]:
-    """Return `of` as a flat dict from dotted path to value. `of`: the values of the plan that decide the numbers of its
-    run, as nested dicts and lists.
-
-    If the recipe gives the length of the run in epochs, the result has the number of epochs in place of the number of
-    steps.
-    """
+    """Return the nested dicts and lists `of` as a flat dict from dotted path to value. `of`: the values of the plan
+    that decide the numbers of its run. If the recipe gives epochs, `training.epochs` replaces `training.num_steps`."""
     found = dict(_leaves(of))
     if plan.training.num_epochs is not None:
         found["training.epochs"] = plan.training.num_epochs
@@ -123,8 +119,8 @@ def _values(plan: Plan, of: object) -> dict[str, object]:
 
 
 def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Yield (dotted path, value) for each value in nested dicts and lists. In a list whose items have names, a name
-    becomes part of the path. Any other list is one value."""
+    """Yield (dotted path, value) for each value in nested dicts and lists, except None and []. In a list whose items
+    have names, the path has the item's name; any other list is one value."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(item, f"{path}.{key}" if path else str(key))

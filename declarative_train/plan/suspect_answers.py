@@ -104,7 +104,7 @@ def _check_weights(recipe: Recipe, lowered: Lowered, term: Term, values: np.ndar
 
 
 def _distance(some: object, others: object) -> float:
-    """Return how far two lists of weights are from being proportional (0: they are). It is the largest deviation of the
-    logarithms of their ratios from the median."""
+    """Return how far two lists of weights are from being proportional, as the largest deviation of log(ratio) from its
+    median. It is 0 if they are proportional."""
     ratios = np.log(np.asarray(some, np.float64)) - np.log(np.asarray(others, np.float64))
     return float(np.abs(ratios - np.median(ratios)).max())

@@ -116,8 +116,8 @@ def grow_shape(tensors: TensorMapPlan, name: str, shape: tuple[int, ...] | None)
 
 
 def shape_of_part(part: PartPlan, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of the rows of a parameter that one tensor of a file fills, or () if the tensor does not fit
-    `part`. `part`: how the tensor is indexed and transposed. `shape`: shape of the tensor in the file."""
+    """Return the shape of a tensor of a file after it is indexed and transposed as `part` says, or () if it does not
+    fit `part`. `shape`: shape of the tensor in the file."""
     if part.count:
         if shape[:1] != (part.count,) or len(shape) < 2:
             return ()
@@ -292,9 +292,8 @@ class ModelTensors(NamedTuple):
 
 
 def _below(held: ModelTensors, node: str) -> tuple[dict[str, tuple[int, ...]], list[list[str]]]:
-    """Return the parameters of a node in two forms: a dict from name to shape, and a list with one list for each
-    parameter, which has all its names. A tied parameter has several names. `node`: path of the node; "" for the whole
-    model. Names are relative to the node."""
+    """Return ({name: shape}, [[names of a parameter]]) for the parameters of a node; a tied parameter has several
+    names. `node`: path of the node; "" for the whole model. Names are relative to the node."""
     prefix = f"{node}." if node else ""
     names: dict[str, list[str]] = {}
     below = {}

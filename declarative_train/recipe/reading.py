@@ -147,8 +147,8 @@ def _find_home(known: MappingABC[str, type[C]], model: type[C], name: str, near:
 
 
 class _Children:
-    """Reader of the sections and components in a mapping, which are read before pydantic reads the other values.
-    `names`: the keys of those that were read. `given`: {key: section or component} of those without errors."""
+    """Sections and components that are read from a mapping before pydantic reads its other values. `names`: their keys.
+    `given`: {key: section or component}, without those that have errors."""
 
     def __init__(self) -> None:
         self.given: dict[str, object] = {}

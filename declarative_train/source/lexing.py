@@ -147,8 +147,8 @@ def num_open(pieces: SequenceABC[Scalar]) -> int:
 
 
 def join_pieces(pieces: SequenceABC[Scalar], lines: Lines) -> tuple[Node, Diagnostic]:
-    """Return the value that the user meant, and the diagnostic about the mistake. `pieces`: the pieces into which YAML
-    cut the value at its commas. A tuple such as `(1, 2)` becomes a list, anything else a text."""
+    """Return the value that YAML cut into `pieces` at its commas, and the diagnostic about this mistake. The value is a
+    list for a tuple such as `(1, 2)`, otherwise a text."""
     first, last = pieces[0].span, pieces[-1].span
     span = Span(first.path, first.line, first.column, last.end_line, last.end_column)
     if _TUPLE.fullmatch(",".join(piece.text for piece in pieces)):

@@ -179,8 +179,7 @@ def to_value(node: Node) -> object:
 
 
 def is_plain(node: Node) -> bool:
-    """Return True if a node certainly has neither a null nor a template in it. False may also mean that this is
-    unknown."""
+    """Return True only if a node has neither a null nor a template in it. False may also mean that this is unknown."""
     if not isinstance(node, Scalar):
         return node.is_plain
     value = node.value

@@ -1,7 +1,6 @@
 """Tables about the data of a recipe (sets, columns, fields, classes), as text or as one HTML page.
 
-Only some rows of a large set are read; the tables give their number.
-"""
+If a table describes only some of the rows, its title says how many."""
 
 from __future__ import annotations
 

@@ -214,13 +214,11 @@ def _batches(path: str, schema: Any, bad: list[tuple[int, str]]) -> Iterator[Any
 def read_lines(
     path: str, first: int, content: bytes, bad: list[tuple[int, str]], schema: Any = None, like: Any = None
 ) -> pa.Table:
-    """Return the table of some lines of a file. `content`: the lines. `first`: how many lines of the file are before
-    them. `schema`: types of all columns; None: they are detected. Raises SourceError.
+    """Return the lines `content` of a file as a table. `first`: how many lines of the file are before them. `schema`:
+    types of all columns; None: they are detected. Raises SourceError.
 
-    `bad`: list to which a pair (line, reason) is added for each blank line and, if bad rows are skipped, for each line
-    left out. `like`: types of the values in earlier lines; if bad rows are skipped, lines with other types are left
-    out.
-    """
+    `bad`: list to which (line, reason) is added for each blank line. If bad rows are skipped, bad lines are added too,
+    and a line is also bad if its types differ from `like`, the types of earlier lines."""
     import pyarrow as pa
     from pyarrow import json
 

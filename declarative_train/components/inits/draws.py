@@ -27,9 +27,8 @@ _BLOCKS_AT_ONCE = 64  # that a thread fills one after the other
 
 
 class Draws:
-    """Random numbers for a parameter, or for its rows from row `first_row` on. `name`: the name of the parameter.
-    `shape`: the shape of the whole parameter.
-    """
+    """Random numbers that fill a parameter, or its rows from `first_row` on. They depend on the seed and on the
+    parameter's `name`. `shape`: the shape of the whole parameter."""
 
     def __init__(self, seed: int, name: str, shape: Sequence[int], first_row: int = 0) -> None:
         self.seed, self.name = seed, name

@@ -157,9 +157,9 @@ class Replicas:
         return made
 
     def _strip_parameters(self, module: nn.Module, device: torch.device) -> list[list[tuple[nn.Module, str]]]:
-        """Move a replica to its CUDA device without its parameters, which each forward copies from the first replica.
-        Return, for each parameter, a list of pairs (module, name): the attributes that a forward sets to the copy. On
-        the CPU, do nothing and return []."""
+        """Move a replica to its CUDA device without its parameters, because each forward copies them from the first
+        replica. Return, for each parameter, the attributes (module, name) that a forward sets to the copy. On the CPU,
+        do nothing and return []."""
         if not self._on_cuda:
             return []
         places: dict[int, list[tuple[nn.Module, str]]] = {id(parameter): [] for parameter in self._parameters}

@@ -44,9 +44,8 @@ class CheckpointEntry:
         return sum(int(record["size_bytes"]) for record in self.manifest["files"].values())
 
     def share(self, part: int, num_parts: int) -> CheckpointEntry:
-        """Return a copy of this entry with only the files that rank `part` of `num_parts` ranks checks. In this way the
-        ranks divide the check of a checkpoint. A rank gets every `num_parts`-th file in the order of names, beginning
-        with the file of index `part`."""
+        """Return a copy of this entry with only the files that rank `part` of `num_parts` ranks checks: every
+        `num_parts`-th file in the order of names, from index `part` on."""
         names = sorted(self.manifest["files"])[part::num_parts]
         return CheckpointEntry(self.step, self.path, {"files": {name: self.manifest["files"][name] for name in names}})
 

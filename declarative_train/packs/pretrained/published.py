@@ -323,9 +323,9 @@ def config_of(
     published: Mapping[str, Any] | None = None,
     library: str = TRANSFORMERS,
 ) -> dict[str, Any]:
-    """Return a config from which `params_of` returns `params`, the parameters of a block. If `published` is a config of
-    `library`, it is changed only where `params` differ. Otherwise the config is for a kind of model in `library` that
-    can have these params. Raises PublishedError if there is none."""
+    """Return a config that describes a block with the parameters `params`. If `published` is a config of `library`,
+    change it only where `params` differ. Otherwise, make a config for a kind of model in `library` that can have these
+    parameters. Raises PublishedError if no config can describe them."""
     known = None if published is None else kind_of(family, published)
     if published is not None and known is not None and family.kinds[known].library == library:
         if _describes(family, published, params):

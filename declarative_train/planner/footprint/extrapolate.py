@@ -24,8 +24,7 @@ FEW = 3  # copies: the first, one in the middle, the last
 
 
 class UnevenError(Exception):
-    """Error: two traces of a step with different numbers of blocks cannot be matched, because they differ by more than
-    the operations of the additional blocks."""
+    """Error: two traces of a step, with different numbers of blocks, differ by more than the additional blocks."""
 
 
 Passes = tuple[tuple[str, ...], ...]

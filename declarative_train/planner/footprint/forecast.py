@@ -167,13 +167,12 @@ def _chunks(plan: Plan) -> int:
 
 
 def _fewer_microbatches(plan: Plan) -> list[Plan]:
-    """Return three copies of a pipeline's plan with fewer microbatches, from whose traces the memory of the plan is
-    computed. Return [] without a pipeline, if tracing the copies would not be less work, or if the schedule does not
-    allow these numbers.
+    """Return three copies of a pipeline's plan, with n, n + r and n + 2 r microbatches (r: ranks of the pipeline). The
+    memory of the plan is extrapolated from traces of them, because it is constant or grows linearly with the
+    microbatches.
 
-    For r ranks in the pipeline, the numbers of microbatches are n, n + r and n + 2 r. Three are enough, because the
-    memory of a full pipeline is constant or grows linearly with the microbatches.
-    """
+    Return [] without a pipeline, if the schedule does not allow these numbers, or if their sum is not smaller than the
+    plan's number of microbatches."""
     pipeline, ranks, number = plan.layout.pipeline, plan.layout.size("pipeline"), _chunks(plan)
     if pipeline is None:
         return []

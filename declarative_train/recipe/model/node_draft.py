@@ -48,9 +48,8 @@ _RULES = {
 
 @dataclass(slots=True, kw_only=True)
 class _Draft:
-    """Draft of a node: its name, its entry in the graph, its inputs (`ports`) and outputs. `num_copies`: the number
-    under `repeat`, or None. `is_off`: True if `when` is false. Then readers of the node get the value that its first
-    input reads."""
+    """Draft of a node: its name, its entry in the recipe, its inputs (`ports`) and outputs. `num_copies`: the number
+    under `repeat`, or None. `is_off`: the node's `when` is false, so its readers read its first input instead."""
 
     name: str
     entry: Entry

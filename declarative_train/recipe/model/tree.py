@@ -48,9 +48,8 @@ class LayerNode(_Node):
 
 @dataclass(frozen=True, slots=True)
 class ExpressionNode(_Node):
-    """Tensor expression in a graph. `inputs`: dict from a reference in the expression (`mu`, `lstm.hidden`) to the
-    value (Wire) that it means. `scalar`: the text of the expression after templates were rendered, with its place in
-    the recipe."""
+    """Tensor expression in a graph. `inputs`: {reference in the expression, such as `mu` or `lstm.hidden`: the Wire
+    that it means}. `scalar`: the text of the expression, with templates rendered, and its place in the recipe."""
 
     expression: Expression
     scalar: Scalar

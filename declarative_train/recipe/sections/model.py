@@ -15,7 +15,7 @@ DROP = "drop"
 
 
 class WeightsSection(Section):
-    """Start values from a file or from a run."""
+    """Initial values of parameters, from a file or from a run."""
 
     path: str
     """A safetensors or torch file, the index of several files (`model.safetensors.index.json`), or a run directory. Of

@@ -122,8 +122,8 @@ class CrossEntropies:
 
 
 class ItemLoss:
-    """Function for `MeanOfItems` whose input already is the cross entropy of each item, (B, *S), because the loss has
-    computed it in `chunks`. The function adds the weights of the items."""
+    """Function that returns the values for `MeanOfItems` if the loss has computed them in `chunks`: its input, which is
+    the cross entropy of each item (B, *S), and the weights of the items."""
 
     def __init__(self, ignore_index: int | None) -> None:
         self._ignore_index = ignore_index

@@ -105,8 +105,8 @@ def _change(
     drawn: Drawn, level: int, greatest: dict[str, tuple[float, float]]
 ) -> tuple[str, Callable[[int, int], float]]:
     """Draw a change, such as a rotation. Return its name, and a function (height, width of an image) -> amount of the
-    change. `level`: strength of the change, an index of one of the paper's levels. `greatest`: {change: its amounts at
-    the lowest and at the highest level}."""
+    change. `level`: strength of the change, from 0 to `_LEVELS` - 1. `greatest`: {change: its amounts at the lowest and
+    at the highest level}."""
     name = list(_CHANGES)[drawn.below(len(_CHANGES))]
     first, last = greatest.get(name, (0.0, 0.0))
     amount = first + (last - first) * level / (_LEVELS - 1)

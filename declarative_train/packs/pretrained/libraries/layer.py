@@ -175,9 +175,10 @@ class LibraryLayer(Layer):
         return own, max(1, whole)
 
     def products(self, use: Use) -> list[Product]:
-        """Return the matrix products of a forward as two sums: for trained and for frozen weights. A trace counts the
-        operations of the whole model, which are divided in proportion to the elements of these weights. With a single
-        weight, or if the trace fails, return a product for each weight: the weight times the vectors of the input."""
+        """Return two products for a forward: the operations with all trained weights, and those with all frozen
+        weights. A trace counts the operations of the whole model, which are then divided in proportion to the elements
+        of the weights. With a single weight, or if the trace fails, return a product for each weight: the weight times
+        the vectors of the input."""
         from declarative_train.packs.pretrained.libraries.modules.node import forward_flops
 
         sides = int(any(use.graded.values()) or use.is_inner_graded)

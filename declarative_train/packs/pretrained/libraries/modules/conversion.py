@@ -45,9 +45,9 @@ def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
 
 
 def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, TensorOrigin], tuple[str, ...]]:
-    """Find the tensors in files from which the tensors of a model are made, as the library's function
-    `convert_and_load_state_dict_in_model` does. Return ({name of a tensor of the model: its TensorOrigin}, names in the
-    files that are not used). Raises LibraryError."""
+    """Return ({name of a tensor of the model: from which tensors in files it is made}, names in the files that are not
+    used). The names are matched as by transformers' function `convert_and_load_state_dict_in_model`. Raises
+    LibraryError."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, dot_natural_key, rename_source_key
 

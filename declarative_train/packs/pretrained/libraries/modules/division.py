@@ -383,7 +383,7 @@ class _Part:
         return ParameterCut(dim, (length // pieces,) * pieces)
 
     def _check_heads(self) -> None:
-        """Raise _WholeError if the submodule is a projection to heads and their number is not a multiple of the number
+        """Raise _WholeError if the submodule projects to attention heads whose number is not a multiple of the number
         of ranks."""
         owner: Any = self._model.get_submodule(self._path.rpartition(".")[0])
         if not any(hasattr(owner, name) for name in _OF_ATTENTION):
