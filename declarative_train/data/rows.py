@@ -213,7 +213,7 @@ class Windows:
     `k * stride` rows after the start of the run.
 
     begins   (runs,) index in the set at which each run begins
-    counts   (runs + 1,) number of samples in all runs before each run, then in all runs
+    counts   (runs + 1,) for each run, the number of samples in all runs before it; last, the number of all samples
     """
 
     length: int

@@ -185,11 +185,11 @@ def classes_of(plan: Plan, field: FieldSpec) -> tuple[str, ...] | None:
 
 
 def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
-    """Return the names of the classes of a category field, by class number; None for other fields.
+    """Return the names of the classes of a category field, by class number; None for other fields. They are the words
+    or numbers of the field's vocabulary, and "unknown" for all other values.
 
-    The names are the words or numbers of the field's vocabulary, and "unknown" for all other values. Without a
-    vocabulary, they are the class numbers. `is_bool`: the column contains booleans. Without a vocabulary and without
-    `num_classes`, two classes are then named "false" and "true".
+    Without a vocabulary, the names are the class numbers. But they are "false" and "true" if the column contains
+    booleans (`is_bool`) and the recipe does not set `num_classes`.
     """
     size = field.tensor.shape[-1] if field.component.get("one_hot") else field.tensor.num_values
     if field.component.get("type") != "category" or size is None:

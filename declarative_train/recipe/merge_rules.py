@@ -15,8 +15,8 @@ from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Se
 
 
 class Alternatives(NamedTuple):
-    """Two keys, `either` and `other`, of which a mapping can have only one. If a recipe that is merged later has one of
-    them, the other is removed. `holder`: path of the mapping."""
+    """Two keys, `either` and `other`, that exclude each other in a mapping. If the base recipe has one of them and the
+    derived recipe has the other, the one of the base is removed. `holder`: path of the mapping."""
 
     holder: Path
     either: str

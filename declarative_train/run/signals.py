@@ -102,9 +102,8 @@ class StopRequest:
         threading.Thread(target=self._watch, args=(self._read,), name="signals", daemon=True).start()
 
     def finish(self) -> None:
-        """Record that the work of this process is done: from now on a signal does not stop it. But if another rank has
-        exited, a signal ends this process at once with code 0; otherwise the launcher would wait half a minute for it.
-        """
+        """Record that the work of this process is done. From now on, signals are ignored. But if another rank has
+        exited, a signal ends this process at once with code 0, so that the launcher does not wait for it."""
         self._is_finished = True
 
     def restore(self) -> None:

@@ -16,8 +16,8 @@ Errors = tuple[type[Exception], ...]
 
 
 class LastingStream:
-    """Text stream in which write errors raise nothing. `errors`: the exception classes that count as such errors. After
-    the first error, all further output is dropped, also that of C code."""
+    """Text stream that ignores errors when it is written. `errors`: the exception classes to ignore. After the first
+    error, all further output is dropped, also that of C code."""
 
     def __init__(self, stream: TextIO, errors: Errors = (OSError, ValueError)) -> None:
         self._stream = stream

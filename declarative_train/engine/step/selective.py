@@ -56,9 +56,9 @@ class Policy:
 
 
 def make_contexts(keep: frozenset[str], others: Callable[[], Contexts] | None) -> Contexts:
-    """Return the pair of context managers, for the forward and for the recomputation, that
-    `torch.utils.checkpoint.checkpoint` gets by its argument `context_fn`. `keep`: kinds of results that are kept
-    instead of recomputed. `others`: function that returns another pair, which is entered first; None: there is none."""
+    """Return a pair of context managers, for the forward and for the recomputation, as the argument `context_fn` of
+    `torch.utils.checkpoint.checkpoint` must return it. `keep`: kinds of results that are kept instead of recomputed.
+    `others`: function that returns another pair, which is entered first; None: there is none."""
     mine: Contexts = create_selective_checkpoint_contexts(Policy(keep))  # type: ignore[no-untyped-call]
     if others is None:
         return mine

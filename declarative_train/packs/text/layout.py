@@ -86,9 +86,9 @@ def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dic
 
 
 def _add_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (begins, sizes, segments) of the pieces (texts or parts of texts), with one more piece in each row: the
-    padding at its end. Each is an array with one element per piece. `segments`: number of a piece in its row, from 1; 0
-    for padding. `length`: positions of a row."""
+    """Return three arrays (begins, sizes, segments) with one element for each piece (a text or a part of a text). The
+    padding at the end of a row, which has `length` positions, is an additional piece. `segments`: number of a piece in
+    its row, from 1; 0 for padding."""
     import numpy as np
 
     counts = pieces.counts

@@ -286,9 +286,9 @@ def _label(plan: Plan, runs: Path) -> str:
 
 
 def _find_in_folder(folder: Path, resumes: bool, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return where a run in the folder `folder`, which the user chose, starts. `resumes`: the user asked to continue
-    the run in it. Then it starts from the newest undamaged checkpoint there, or from the beginning if there is none.
-    Otherwise it starts from the beginning; a RunFailure is raised if the folder already has a run."""
+    """Return where a run in the user's folder `folder` starts. `resumes`: the user asked to continue the run in it.
+    Then it starts from the newest undamaged checkpoint there, or from the beginning if there is none. Without `resumes`
+    it starts from the beginning; a RunFailure is raised if the folder already has a run."""
     if not resumes:
         if (folder / PLAN).exists() or (folder / CHECKPOINTS).exists():  # wherever its checkpoints are, it has a plan
             raise RunFailure(

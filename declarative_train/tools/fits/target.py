@@ -56,9 +56,10 @@ class ModelTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Inputs and targets of a published model, from which its recipe is generated. `input`: it reads tokens or a
-    picture. `target`: it learns to predict the next token or a label. `head`: it has no output layer, so the recipe
-    adds one. `is_decoder_fed`: it has an encoder and a decoder, and the recipe gives the tokens to both."""
+    """Inputs and targets of a published model, from which its recipe is generated. `input`: what the model reads.
+    `target`: what it learns to predict, the next token or a label. `head`: the recipe adds an output layer, because the
+    model has none. `is_decoder_fed`: the model has an encoder and a decoder, and the recipe gives the tokens to
+    both."""
 
     input: Literal["tokens", "picture"]
     target: Literal["next", "label"]

@@ -67,8 +67,8 @@ def _adapter_entries(
 def _other_entries(
     lowered: Lowered, folder: PeftFolder, names: PublishedNames, used: set[str]
 ) -> dict[str, list[PartPlan]]:
-    """Return a dict from parameter to the tensors of the folder that form it, for parameters that PEFT trained
-    directly, without an adapter (`modules_to_save`, biases). `used`: tensors of the folder that belong to adapters."""
+    """Return {parameter: tensors of the folder that form it} for the parameters that PEFT trained without an adapter
+    (`modules_to_save`, biases). `used`: tensors of the folder that belong to adapters."""
     left = {name for name in folder.shapes if f"{PREFIX}{name}" not in used}
     found: dict[str, list[PartPlan]] = {}
     for name in lowered.parameters if left else ():
