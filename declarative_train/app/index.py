@@ -151,8 +151,7 @@ def _by_score(scored: tuple[int | None, int]) -> tuple[int, int]:
 
 def _score(entry: Entry, word: str, named: set[str]) -> int | None:
     """Return how well an entry matches `word`: 0 if `word` is its name, a larger number for a weaker match. None if it
-    does not match. `named`: dtrain's names for `word`, if it belongs to another tool.
-    """
+    does not match. `named`: if `word` is a term of another tool, dtrain's names for the same thing."""
     name, last = entry.name.lower(), entry.last.lower()
     if word in (name, last) or aliases.letters(word) == aliases.letters(last):
         return 0

@@ -418,8 +418,9 @@ class LrSchedule(Component, ABC):
 class Init(Component, ABC):
     """Init: the rule for the start values of a parameter. Most inits write them with `fill`.
 
-    `of_layer`: the layer's own code computes the start values, and `fill` is not called. `whole` returns them, or they
-    are read from the constructed layer of a plugin."""
+    `of_layer`: the layer's own code computes the values. `fill` is not called; `whole` returns them, or for a plugin's
+    layer they are read from the constructed layer.
+    """
 
     of_layer: ClassVar[bool] = False
 

@@ -195,8 +195,8 @@ def check_bucket_counts(section: DataSection, training: PreparedSet, span: Place
 
 
 def check_without_window(section: DataSection, span: Place) -> Iterator[Diagnostic]:
-    """Yield errors for a section without a window. They are for fields with the key `rows`, which selects rows of a
-    window, and for a source in which each row is a single token."""
+    """Yield the errors of a data section without a window: one for each field with the key `rows`, which selects rows
+    of a window, and one for a source in which each row is a single token."""
     for name, field in section.fields.items():
         if field.cut is not None:
             yield rows_without_window(span(f"data.fields.{name}.rows"), name)

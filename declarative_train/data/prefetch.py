@@ -211,7 +211,8 @@ class Prefetcher(Generic[K, T]):
         return self._is_closed or (self._next is None and name not in self._sizes)
 
     def drop(self, is_done: Callable[[K], bool]) -> list[T]:
-        """Remove from memory, and return, the results `make(name)` for which `is_done(name)` is true."""
+        """Remove from memory the results for which `is_done(name)` is true, and return them. `name`: the argument of
+        `make`."""
         with self._changed:
             done = [name for name in self._made if is_done(name)]
             found = [self._made.pop(name) for name in done]

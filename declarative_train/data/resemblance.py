@@ -1,4 +1,5 @@
-"""Checks for rows that resemble each other: in two sets, in a category, next to each other in time or in a batch.
+"""Checks for suspicious rows: equal rows in two sets, neighbours in time in two sets, rows sorted by class or with the
+newest first, and a category with a different value in almost every row.
 
 Only sets in memory are checked, and at most the first 65,536 rows of each.
 """

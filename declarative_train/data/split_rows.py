@@ -31,9 +31,9 @@ def split_rows(
     """Divide the rows of a table into `training` and the sets of `splits`, and return the rows of each set. No row is
     in two sets.
 
-    `by`, `sort`: keys of the window. Rows are assigned in this order: first to sets of given values, then to sets of
-    the last rows, then to sets of whole groups, then to sets of random single rows. `training` gets the rest. Splits
-    with a source of their own are ignored. Raises SplitError.
+    `by`, `sort`: keys of the section `data.window`; None without a window. Rows are assigned in this order: to sets
+    defined by values, to sets of the last rows, to sets of random groups, to sets of random single rows. `training`
+    gets the rest. Splits with a source of their own are ignored. Raises SplitError.
     """
     own = {name: split for name, split in splits.items() if split.own_source is None}
     if table.members:

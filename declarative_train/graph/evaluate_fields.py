@@ -159,11 +159,11 @@ def first_row(bad: torch.Tensor) -> int | None:
 def narrow(
     spec: TensorSpec, seen: ObservedValues | None, mask: ObservedValues | None = None, ignored: int | None = None
 ) -> TensorSpec:
-    """Return `spec` with another interval: from the least to the greatest of the values `seen`, which occur in the
+    """Return `spec` with the interval from the least to the greatest of the values `seen`, the tensor's values on the
     sample rows. Values where `mask` is 0, and values equal to `ignored` (such as `ignore_index`), are left out.
 
-    Return `spec` unchanged if there are no such values, if one of them is not finite, or if the mask does not fit them.
-    Also if the dtype is bool, or if the values are those of a field that declares its range.
+    Return `spec` unchanged if no value is left, if a value is not finite, if the mask does not fit the values, if the
+    dtype is bool, or if the tensor is a field that declares its range.
     """
     if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
         return spec

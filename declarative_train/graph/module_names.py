@@ -93,8 +93,9 @@ def container(holder: nn.Module, path: str) -> nn.Module:
 
 
 def _root(modules: dict[str, nn.Module], is_sharded: bool = False) -> nn.Module:
-    """Return a module that has the `modules` as attributes, in this order. It is the root of an `fx.GraphModule`; given
-    a dict instead of a root, fx would sort the modules, and so the parameters, by depth."""
+    """Return a module with the `modules` as attributes, in this order. It is the root of an `fx.GraphModule`: from a
+    plain dict, fx would sort the modules, and so the parameters, by depth. `is_sharded`: `fully_shard` will be applied
+    to the module."""
     root = nn.Module()
     for name, module in modules.items():
         put(root, attribute(name, is_sharded), module)

@@ -55,9 +55,8 @@ def _read(nodes: Iterable[Node]) -> set[Edge]:
 
 
 def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Edge], made: Mapping[str, Edge]) -> Graph:
-    """Return the graph that consists of `nodes` and has these `outputs`. Its inputs are the values that it reads:
-    fields, and values in `made`. `made`: {name: edge of `graph`} of values that another graph computes from the fields.
-    """
+    """Return a graph of the `nodes`, with these `outputs`. Its inputs are those fields, and those values in `made`,
+    that it reads. `made`: values that another graph computes from the fields, {name: edge of `graph`}."""
     read = _read(nodes) | set(outputs.values())
     inputs = {name: spec for name, spec in graph.inputs.items() if name in read}
     inputs |= {name: graph.spec(edge) for name, edge in made.items() if name in read}

@@ -135,7 +135,8 @@ class Agent:
 
     def begin(self) -> None:
         """Prepare to register with the coordinator, which may have been restarted and then knows no agent. Give this
-        agent a new name, and remove the last round and its result from its status."""
+        agent a new name, and remove from its status the number and the result of the last round (start of all
+        ranks)."""
         self.status = replace(self.status, agent=f"{self.status.node}-{secrets.token_hex(4)}", round=0, result=None)
         self._order, self._looked_s = Order("wait"), 0.0
 

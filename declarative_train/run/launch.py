@@ -73,7 +73,8 @@ def launch(
     `sinks`          function that opens the sinks; None: the sinks of the terminal and of the plan
     `hosted`         the run must not end this process, such as a notebook: a second interrupt raises KeyboardInterrupt
     `folder`         the run's folder; None: a new folder among the runs of the recipe
-    `seat`, `head`   on several nodes, this process is on node 0: its index and address, and its key-value store
+    `seat`           on several nodes: index and address of this node, which is node 0; None: one node
+    `head`           on several nodes: the key-value store that this node serves
     `recompile`      function that takes a number of nodes and returns the plan for it; None: the number is fixed
     `work`           function that the ranks call instead of training
     """

@@ -152,8 +152,8 @@ def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
 def comparable_estimate(plan: Plan, device: torch.device) -> tuple[dict[str, float], str | None]:
     """Return (estimate, remark): the plan's estimate of speed and memory as a dict, for comparison with a run on
     `device`. If the estimate is for other hardware, the dict is {} and the remark says so; otherwise the remark is
-    None. Without an estimate, return ({}, None). A GPU that dtrain does not know counts as the hardware of the
-    estimate."""
+    None. Without an estimate, return ({}, None). A GPU that dtrain does not know is compared with an estimate for any
+    GPU."""
     estimate = plan.estimate
     if estimate is None or estimate.step_s is None:
         return {}, None

@@ -207,8 +207,8 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
 
 
 def cancel_parent_death_signal() -> None:
-    """Cancel the SIGINT that the kernel sends to this process when its parent exits, as requested by torch. It would
-    count as a user's request to stop, so a run whose agent was killed would not be restarted."""
+    """Cancel torch's request that the kernel sends SIGINT to this process when its parent exits. The signal would count
+    as the user's request to stop, so a run whose agent was killed would not be restarted."""
     if (prctl := getattr(ctypes.CDLL(None), "prctl", None)) is not None:
         prctl(SET_PARENT_DEATH_SIGNAL, 0)
 
@@ -392,9 +392,9 @@ def report(job: RankJob, failure: Failure, num_ranks: int) -> list[str]:
 
 
 def resume_hint(job: RankJob) -> list[str]:
-    """Return lines for the end of a message: the last complete checkpoint and the command that continues from
-    it. If the checkpoints are in a remote store that does not answer soon, it is the last checkpoint that this run
-    saved there."""
+    """Return lines for the end of a message: the step of the last complete checkpoint, and the command that continues
+    from it. If a remote checkpoint store does not answer within `ANSWER_S` seconds, the step is that of the last
+    checkpoint that this run saved there. Return [] if there is no checkpoint."""
     from declarative_train.engine.checkpoints.store import CheckpointStore, hasty_damage
     from declarative_train.run.event import CheckpointSaved
     from declarative_train.run.sinks.jsonl import read_events

@@ -71,8 +71,8 @@ def replace_streams(errors: Errors = (OSError, ValueError)) -> None:
 
 
 def write_any_character() -> None:
-    """Make stdout write a character that its encoding lacks as a JSON escape, instead of raising UnicodeEncodeError.
-    JSON output stays valid this way. (Python already escapes such characters on stderr.)"""
+    """Make stdout write a JSON escape for each character that its encoding lacks, instead of raising
+    UnicodeEncodeError. So JSON output stays valid. (Python already escapes such characters on stderr.)"""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None and sys.stdout.errors == "strict":
         codecs.register_error("escape", _escape)

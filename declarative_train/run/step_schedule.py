@@ -17,7 +17,7 @@ class DueActions(NamedTuple):
     `num_rows`      number of rows in the global batch, without padding; the last batch of an epoch may have fewer
     `lr_factor`     factor by which the lr schedule multiplies the learning rate in this step
     `log`           the step is a logging step: means of losses and metrics are written
-    `window_ends`   the next step begins new means; False if the step is logged only because the session ends here
+    `window_ends`   the logged means start anew after this step; False if it is logged only as the session's last step
     `evaluation`    the sets are evaluated
     `checkpoint`    a checkpoint is saved
     `epoch_ends`    the step is the last of an epoch

@@ -161,8 +161,8 @@ def list_balanced(recipe: Recipe) -> str:
 
 
 def list_dropped(document: Document) -> str:
-    """Return a text with the values in the recipe's files that a later file or option replaced or removed. Each value
-    is shown with the place that did so."""
+    """Return a text with the values in the recipe's files that a later file or option replaced or removed. Each line
+    shows where the value was written, and which file or option replaced it. Return "" if there are none."""
     if not document.dropped:
         return ""
     lines = [

@@ -89,8 +89,8 @@ def find_gather_groups(
 def _make_group(
     model: nn.Module, names: tuple[str, ...], reshard: bool | int
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield one pair: the list of the modules with these names, and `reshard`. Modules without parameters, and those on
-    other ranks, are left out. Yield nothing if no module is left."""
+    """Yield one pair (modules, `reshard`): those modules with these names that have parameters on this rank. Yield
+    nothing if there are none. `reshard`: value of `reshard_after_forward` of `fully_shard`."""
     found = [module for module in find_unit_modules(model, names, rest=False) if any(True for _ in module.parameters())]
     if found:
         yield found, reshard

@@ -149,9 +149,9 @@ def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
 def collect(
     store: CheckpointStore, step: int, nodes: NodeGroups, retry: Retry, files: Rows, numbers: dict[str, float]
 ) -> tuple[Rows, Rows, dict[str, float]]:
-    """Collect on rank 0 what the manifest contains, and return it as three dicts by name: files of the checkpoint,
-    lists of files, and numbers in the optimizer's state that are not tensors. On other ranks all three are empty.
-    `files`: sizes and checksums of the files that this rank wrote. `numbers`: the numbers of this rank.
+    """Collect the content of the manifest on rank 0. Return three dicts by name: files of the checkpoint, lists of
+    files, and numbers in the optimizer's state that are not tensors. On other ranks all three are empty. `files`: sizes
+    and checksums of the files that this rank wrote. `numbers`: the numbers of this rank.
 
     With several nodes, the first rank of each node writes a list of the node's files into the checkpoint. Then the
     second dict has these lists, and the first has only DCP's metadata file. Raises PeerFailure if another node cannot

@@ -99,10 +99,10 @@ class PublishedWeights:
 
 
 def _find_frozen_tables(recipe: Recipe, plan: WeightsPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
-    """Return the names of frozen parameters that must be trained, because the recipe adds tokens. These have one row
-    for each token, such as embedding tables. A row that the published table already has for an added token must be
-    trained too: the published model never used it. Return [] if no tokens are added, or if all parameters of the node
-    are frozen."""
+    """Return the names of frozen parameters that the user must not freeze, because the recipe adds tokens: tables with
+    one row for each token, such as embeddings. The row of an added token must be trained, even if the published table
+    has one, because the published model never used it. Return [] if no tokens are added, or if all parameters of the
+    node are frozen."""
     assert plan.tensors is not None
     fields = recipe.data.fields.values()
     if not plan.tensors.grown and not any(getattr(field, "adds_tokens", False) for field in fields):
@@ -233,8 +233,8 @@ def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | 
 
 
 def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
-    """Return the map `tensors` with the names that the files have if the model was saved without its output layer
-    (head): those names lack `tensors.prefix`."""
+    """Return a copy of the map `tensors` for a model that was saved without its output layer (head): its names lack the
+    prefix `tensors.prefix`."""
     cut = {
         name: [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
         for name, parts in tensors.entries.items()

@@ -109,8 +109,8 @@ class Family:
     kinds    kinds of models, by `model_type` or `architecture`
     names    names of tensors, by library
     head     parameters of the head
-    sizes    {param of the block: dimensions of parameters that have the size which the param sets}
-    follows  {size that the block takes from its inputs: dimension of a parameter that has this size}
+    sizes    {param of the block: the dimensions of parameters whose size is the value of the param}
+    follows  {size that the block takes from its inputs: the dimension of a parameter that has this size}
     """
 
     block: str

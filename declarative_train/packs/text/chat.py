@@ -341,8 +341,9 @@ def _find_answers(
     found: Tokenizer,
     schemas: Sequence[object] | None,
 ) -> list[Span]:
-    """Return the spans (begin, end) in `whole`, the dialogue's text, that the template's loop writes for the messages
-    with the indices `learnt`. The prompt for an answer is left out. Text after the loop belongs to the last message."""
+    """Return the spans (begin, end) of the messages with the indices `learnt` in `whole`, the dialogue's text. The
+    prompt before an answer is not in its span. Text after the template's loop over messages belongs to the last
+    message. Raises ChatError if the spans cannot be found."""
     text, passages = _turns(template, given, found, schemas)
     written = [(number, begin, end) for number, begin, end in passages if number is not None and end > begin]
     if text != whole or not written:

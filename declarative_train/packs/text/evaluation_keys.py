@@ -26,7 +26,7 @@ class TextSamples(Section):
 
 
 class EvaluationKeys(Section):
-    """Keys for texts that the model generates at evaluations."""
+    """Keys that the pack `text` adds to the section `evaluation`."""
 
     samples: TextSamples | None = None
     """Texts that the model generates at each evaluation, for TensorBoard and the record of the run."""

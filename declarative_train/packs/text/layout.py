@@ -107,8 +107,7 @@ def _add_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, n
 def _gather(flat: np.ndarray, begins: np.ndarray, sizes: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Return the elements of all pieces (texts or parts of texts) in one array, piece after piece. Elements in padding
     have arbitrary values. `begins`, `sizes`: for each piece, its first index in `flat` and its number of elements.
-    `places`: for each element of the result, its index in its piece. (One index array is much faster than copies of
-    short pieces, and as fast for long ones.)"""
+    `places`: for each element of the result, its index in its piece."""
     import numpy as np
 
     if not len(flat):

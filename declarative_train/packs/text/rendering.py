@@ -207,9 +207,9 @@ class _Environment(BoundedEnvironment):
         self.clock.look()
 
     def mark_turn(self, loop: int, item: Any = None) -> str:
-        """Return a mark that a template writes into its text. If `item` is a message, the mark says that an iteration
-        of loop number `loop` for this message begins here. Without `item`, it says that the loop ends here. For an
-        `item` that is not a message, return ""."""
+        """Return a mark that a template writes into its text; it shows which message the text after it belongs to. With
+        a message as `item`: loop number `loop` begins an iteration for this message. Without `item`: the loop ends. For
+        any other `item`, return ""."""
         number = "" if item is None else getattr(item, "number", None)
         return "" if number is None else f"{TURN}{loop}:{number}{TURN}"
 

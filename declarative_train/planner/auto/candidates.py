@@ -95,8 +95,8 @@ def _tensor_products(recipe: Recipe, size: int, most_stages: int) -> Iterator[Ca
 
 
 def _data_products(size: int) -> list[tuple[str, DataAxes | None]]:
-    """Return the ways to use `size` ranks for data parallelism, fsdp and ddp, as pairs (suffix, axes). `suffix`: text
-    that is added to the name of the mode. For one rank, return [("", None)]."""
+    """Return the ways to use `size` ranks for data parallelism, by fsdp or by ddp, as pairs (suffix, axes). `suffix`:
+    text that is added to the name of the mode. For one rank, return [("", None)]."""
     if size == 1:
         return [("", None)]
     return [(f" x fsdp {size}", DataAxes(shard=size)), (f" x ddp {size}", DataAxes(replicate=size))]

@@ -290,17 +290,16 @@ def _are_chunks_alike(layout: LayoutPlan) -> bool:
 def _few(plan: Plan, runs: list[CopyChain]) -> list[int]:
     """Return how many copies of each chain of blocks in `runs` to trace.
 
-    If every block is recomputed or none, all copies need equal memory, and `FEW` copies are traced. If only every n-th
-    block is recomputed, groups of n consecutive copies need equal memory. Then `FEW` groups are traced, and also the
-    copies that are left over when the chain is divided into groups of n.
+    If every n-th block is recomputed, n consecutive copies are a group; else each copy is one. All groups need equal
+    memory, so only `FEW` are traced, and also the copies that are left over when the chain is divided into groups.
     """
     alike = plan.training.recomputation.every
     return [FEW * alike + len(run.paths) % alike for run in runs]
 
 
 def _long_runs(plan: Plan) -> list[CopyChain]:
-    """Return the longest chains of copies in a plan, the longest first. Only a few are returned, because each costs a
-    trace."""
+    """Return the longest chains of equal blocks in a plan, the longest first. Only a few are returned, because each
+    costs a trace."""
     runs = sorted(find_chains(plan, LONG * plan.training.recomputation.every), key=lambda run: -len(run.paths))
     return runs[:MOST_RUNS]
 

@@ -40,8 +40,8 @@ class MemoryObserver:
     """Observer of a training step that sets the class of new storages in `live`, according to the part of the step that
     creates them. For example, everything that the loss creates, in its forward and in its backward, has the class LOSS.
 
-    It also sets the pass to which `live` counts operations outside of autograd. The casts of all parameters are one
-    pass, and the forward of each stage is another one.
+    It also tells `live` to which pass an operation outside of autograd belongs: the casts of all parameters are one
+    pass, the forward of each stage is another one.
     """
 
     def __init__(self, engine: Engine, live: LiveBytes) -> None:

@@ -63,8 +63,8 @@ def describe_context(context: ContextPlan, size: int) -> str:
 
 
 def describe_cuts(layout: LayoutPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
-    """Return lines that say which layers the ranks of `tensor` and `expert` divide, and why other layers stay whole.
-    Equal layers in the copies of a `repeat` share a line."""
+    """Return lines that say how each layer is divided over the ranks of the axes `tensor` and `expert`, or why it stays
+    whole. Equal layers in the copies of a `repeat` share a line."""
     assert layout.cuts is not None
     cuts, of_experts = layout.cuts, layout.cuts.of_experts
     total = sum(item.num_elements for item in parameters if item.tie is None)

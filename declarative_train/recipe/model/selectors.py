@@ -152,8 +152,8 @@ def parse_rules(
     paths: Paths | None = None,
 ) -> tuple[tuple[ParameterRule, ...], list[Diagnostic]]:
     """Return the rules in a mapping `parameters`, and errors. `prefix`: path of the node whose block has the mapping;
-    "" for `model.parameters`. `names`: variables for templates (`vars` and `env`; in a block `params`). `may_miss`:
-    whether a selector may match nothing. `paths`: resolves paths in the settings."""
+    "" for `model.parameters`. `names`: variables that templates in the mapping can read. `may_miss`: whether a selector
+    may match nothing. `paths`: resolves paths in the settings."""
     if not isinstance(node, Mapping):
         return (), [wrong_type(node.span, "parameters", "not a mapping", "a mapping of selectors")]
     rules: list[ParameterRule] = []
@@ -239,8 +239,9 @@ def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
 
 
 def check_rules(rules: Iterable[ParameterRule], names: Iterable[str]) -> Iterator[Diagnostic]:
-    """Yield an error for each selector of `model.parameters` that matches no parameter. `names`: names of all
-    parameters. If a block is used several times, `rules` has its selectors once for each use; one match is then enough.
+    """Yield an error for each selector that matches no parameter, unless its rule has `may_miss`. `names`: names of all
+    parameters of the model. A selector of a block that is used several times is in `rules` once for each use; one match
+    is enough.
 
     Also yield the errors of settings that contain `index`, because their templates are rendered only here.
     """

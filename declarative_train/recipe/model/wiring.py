@@ -61,8 +61,8 @@ class Surroundings(NamedTuple):
 
     @property
     def wires(self) -> tuple[Wire, ...]:
-        """Names of the values that the inputs provide. An input provides the wire NAME. A field with several outputs
-        provides NAME for its first output, and NAME.OUTPUT for each of the others."""
+        """Names of all values that the `inputs` provide: the name of each input, and for a field with several outputs
+        also NAME.OUTPUT for each output except the first. The first output is called NAME."""
         return tuple(
             wire
             for name in self.inputs
@@ -237,9 +237,9 @@ class Wiring:
         return self._check_open(self.drafts[reader], key, edge)
 
     def _check_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
-        """Return whether the node `reader` may read an input of its block that is not connected where the block is
-        used; report an error if it may not. It may if its own input `key` is optional, or if it is switched off or has
-        errors. `edge`: the reference to the input of the block."""
+        """Return whether the node `reader` can do without `edge`, an input of its block that is not connected where the
+        block is used; report an error if it cannot. It can if its own input `key` is optional, or if it is switched off
+        or has errors."""
         port = next((port for port in reader.ports if port.name == key), None)
         if reader.is_off or isinstance(reader, BrokenDraft) or (port is not None and port.optional):
             return True

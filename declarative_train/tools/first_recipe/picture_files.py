@@ -1,4 +1,5 @@
-"""Picture files for a first recipe: their sizes and modes, and which of them cannot be decoded."""
+"""Picture files for a first recipe: their sizes, their colour modes (such as `RGB`), and which of them cannot be
+decoded."""
 
 from __future__ import annotations
 

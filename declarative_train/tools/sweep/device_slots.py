@@ -50,7 +50,7 @@ def assign_device_slots(layouts: Sequence[LayoutPlan], jobs: int | None) -> list
 
 
 def visible_gpus() -> list[str]:
-    """Return the names of the GPUs for use in CUDA_VISIBLE_DEVICES."""
+    """Return the names of the GPUs that this process can use, as CUDA_VISIBLE_DEVICES needs them."""
     count = num_gpus()
     given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return given[:count] if len(given) >= count else [str(index) for index in range(count)]

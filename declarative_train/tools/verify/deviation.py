@@ -20,8 +20,8 @@ class Bounds:
     gradient   gradient: fraction of its largest element. Loss: fraction of the loss
     update     change of a parameter, computed from equal gradients: fraction of the largest change in it.
                Norm of all gradients: fraction of the norm
-    floor      no bound, but the fraction of the model's largest gradient that replaces the largest element of a smaller
-               gradient, because a small gradient is mostly rounding. The same for the changes of running statistics"""
+    floor      a gradient's largest element counts as at least this fraction of the largest one in the model, because
+               smaller gradients are mostly rounding. The same for the changes of running statistics"""
 
     start: float
     node: float

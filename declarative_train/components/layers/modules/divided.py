@@ -45,9 +45,9 @@ class TensorRanks:
         self.index, self.size = peers.rank, peers.size
 
     def enter(self, x: Tensor) -> Tensor:
-        """Return the input of a divided layer with all tokens, equal on all ranks. The backward sums the gradients of
-        the ranks. `x`: the input, with only this rank's tokens if `reads` is "tokens". If `reads` is "joined", `x` is
-        returned unchanged, because `gather_tokens` has already gathered the tokens."""
+        """Return the input `x` of a divided layer with all tokens, equal on all ranks. They are gathered if the class's
+        `reads` is "tokens". The backward sums the gradients of the ranks. If `reads` is "joined", `x` is returned
+        unchanged: `gather_tokens` has gathered the tokens and will sum the gradients."""
         if self._reads == "joined":  # `gather_tokens` has gathered the tokens, and will sum the gradients
             return x
         if self._reads == "tokens":
@@ -79,9 +79,9 @@ class TensorRanks:
         return exchange(x, self._peers.gather_tokens, self._peers.sum_tokens)
 
     def copy_tokens(self, x: Tensor) -> Tensor:
-        """Return all tokens (B, T, ...), gathered from the tokens `x` of each rank. Use it before a layer that is not
-        divided. Every rank computes the whole gradient there, so in the backward each rank only takes that of its own
-        tokens, without a sum."""
+        """Return all tokens (B, T, ...), given this rank's tokens `x`. Use it before a layer that is not divided. Every
+        rank computes the whole gradient of that layer's input. So the backward returns this rank's part of it, without
+        a sum over ranks."""
         return exchange(x, self._peers.gather_tokens, lambda whole: self._own(whole, 1))
 
     def own_tokens(self, x: Tensor) -> Tensor:

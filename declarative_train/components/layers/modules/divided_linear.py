@@ -52,8 +52,9 @@ def divide_linear(linear: nn.Linear, kind: str, ranks: TensorRanks) -> nn.Linear
     """Return the layer that computes this rank's part of `linear`. Its parameters are still whole; the caller replaces
     them by their parts.
 
-    `kind`: how the layer is divided (`LayerCut.kind`). With "heads", `linear` itself is returned, because its attention
-    layer communicates. A layer with a method `divide`, such as a layer with an adapter, divides itself and is returned.
+    `kind`: how the layer is divided (`LayerCut.kind`). With "heads", `linear` itself is returned; the attention layer
+    around it communicates. A layer with a method `divide`, such as a layer with an adapter, divides itself and is
+    returned.
     """
     if callable(divide := getattr(linear, "divide", None)):
         divide(kind, ranks)

@@ -105,8 +105,8 @@ def cast_parameters(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | Non
 
 
 def unify_format(x: Tensor) -> Tensor:
-    """Return `x`; if it has only one row, in torch's default memory format (contiguous), so that its gradient has the
-    same format.
+    """Return `x`, made contiguous (torch's default memory format) if it has only one row. Then its gradient is
+    contiguous too.
 
     With one row, a tensor can have the strides of both formats. If `x` is in channels-last format and its gradient is
     not, or the reverse, torch's CPU kernel of batch norm reads one of them in the wrong order (torch 2.13). Instance

@@ -61,8 +61,8 @@ class SampleMeanModule(nn.Module):
         return means.repeat_interleave(size, 0)[:rows].reshape(x.shape).to(x.dtype)
 
     def take_pending(self) -> Tensor:
-        """Return a vector with the sum of the means of all groups since the last call, then the number of these groups.
-        Start a new sum."""
+        """Return a vector: the sum of the means of all groups of samples since the last call, then the number of these
+        groups. Start a new sum."""
         pending, self.pending = self.pending, None
         return self.running_mean.new_zeros(self.running_mean.numel() + 1) if pending is None else pending
 

@@ -84,10 +84,9 @@ class CutMix(PairTransform):
     def boxes(
         self, shares: np.ndarray, numbers: np.ndarray, key: int, height: int, width: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return one rectangle for each of R images, as (top, left, bottom, right), each (R,). Its center is a random
-        pixel, and it is cut off at the edges of the image. `shares`: for each image, the fraction outside the rectangle
-        before it is cut off. `numbers`: indices of the samples; they and `key`, the number of the transform, determine
-        the random pixel."""
+        """Return one rectangle for each of R images, as (top, left, bottom, right), each (R,). `shares`: for each
+        image, the fraction of its area outside the rectangle. Afterwards the rectangle is cut off at the edges of the
+        image. `numbers` (indices of the samples) and `key` determine its center, a random pixel."""
         import numpy as np
 
         down, across = (

@@ -86,8 +86,8 @@ class PeftFolder:
         )
 
     def _alpha(self, module: str) -> float:
-        """Return the alpha of a module. As in PEFT, each key of `alpha_pattern` is a regular expression for the end of
-        a name."""
+        """Return the LoRA alpha of the module with the path `module`: the value of the first key of `alpha_pattern`
+        that matches the end of the path, else `lora_alpha`. The keys are regular expressions, as in PEFT."""
         patterns = self.config.get("alpha_pattern") or {}
         found = next((each for each in patterns if re.match(rf"(.*\.)?({each})$", module)), None)
         return float(patterns[found] if found is not None else self.config.get("lora_alpha", 8))

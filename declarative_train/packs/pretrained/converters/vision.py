@@ -129,8 +129,8 @@ def _read_timm(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _write_timm(config: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config of timm with the number of classes in `params`. Keys that are arguments of timm's models are
-    moved to `model_args`."""
+    """Return `config`, a config of timm, with the number of classes in `params`. Keys that are arguments of timm's
+    models are moved to `model_args`."""
     count = params["out_features"] or 0
     old = dict(config.get("model_args") or {}) | ({"num_classes": count} if config.get("model_args") else {})
     args = {key: value for key, value in config.items() if key in _ARGUMENTS}
