@@ -419,8 +419,7 @@ class Init(Component, ABC):
     """Init: the rule for the start values of a parameter. Most inits write them with `fill`.
 
     `of_layer`: the layer's own code computes the values. `fill` is not called; `whole` returns them, or for a plugin's
-    layer they are read from the constructed layer.
-    """
+    layer they are read from the constructed layer."""
 
     of_layer: ClassVar[bool] = False
 
