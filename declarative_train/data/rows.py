@@ -163,9 +163,9 @@ class RowShare(SetRows):
 
     @classmethod
     def of(cls, starts: np.ndarray, base: RowShare | None, key: int, num_rows: int, others: bool) -> RowShare:
-        """Return a random choice of `num_rows` of the rows `base` or, with `others`, the rows of `base` that this
-        choice leaves out. `base`: None for all rows of the table. `key`: seed. `starts` (blocks + 1,): index of the
-        first row of each block, then the end of the last block."""
+        """Choose `num_rows` rows of `base` at random, and return them or, with `others`, all other rows of `base`.
+        `base`: None for all rows of the table. `key`: seed. `starts` (blocks + 1,): index of the first row of each
+        block, then the end of the last block."""
         whole = starts if base is None else base.counts
         taken = np.floor(whole * (num_rows / max(int(whole[-1]), 1)) + 0.5).astype(np.int64)
         taken[-1] = num_rows

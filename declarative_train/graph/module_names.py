@@ -40,7 +40,7 @@ def attribute(name: str, is_sharded: bool = False) -> str:
 
 
 def name_of(attribute: str) -> str:
-    """Return the name of the node that the function `attribute` turned into `attribute`: `_node_train` -> `train`."""
+    """Return the name of the node that generated code calls by `attribute`: `_node_train` -> `train`."""
     return attribute.removeprefix(_BEFORE)
 
 

@@ -124,8 +124,7 @@ class StopRequest:
         self._is_repeated = True
 
     def _forget(self) -> None:
-        """In a forked child, stop writing signals to the pipe. The child has inherited the pipe, which its parent
-        reads."""
+        """Stop writing signals to the pipe. A forked child must do so, because its parent reads the same pipe."""
         if self._write >= 0 and threading.current_thread() is threading.main_thread():
             signal.set_wakeup_fd(-1)
 

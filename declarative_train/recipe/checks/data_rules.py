@@ -128,8 +128,8 @@ def _sees_all(node: LayerNode) -> bool:
 
 
 def _reach_of(node: LayerNode) -> int:
-    """Return how many positions on each side of a position a `conv1d` sees. Return 0 for any other layer, and for a
-    `conv1d` that changes the length: its padding may make it causal."""
+    """Return how many positions before and after its own position an output of a `conv1d` depends on. Return 0 for any
+    other layer, and for a `conv1d` that changes the length, because it may be causal."""
     from declarative_train.components.layers.conv import Conv1d  # imported when a recipe names it
 
     if not isinstance(node.layer, Conv1d):
