@@ -178,13 +178,13 @@ class Layer(Component, ABC):
         return "its library has no plan for a pipeline"
 
     def take_part(self, path: str) -> "Layer":
-        """Return a layer that computes only one part of the model. `path`: path of the part, as in the result of
+        """Return a layer that computes only one part of a library's model. `path`: path of the part in the result of
         `split`."""
         raise LookupError(f"{self.type} has no parts")
 
     def with_sizes(self, inputs: Mapping[str, TensorSpec]) -> Self:
-        """Return a copy of the layer that stores the sizes which follow from these inputs, such as the number of
-        classes. A `check` of the copy reports inputs that do not fit the stored sizes."""
+        """Return a copy of the layer that stores the sizes of these inputs, such as the number of classes. The `check`
+        of the copy then reports other inputs that do not fit these sizes."""
         return self
 
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> "Init":

@@ -57,9 +57,8 @@ class PluginFile:
                 yield node
 
     def derives_just(self, node: ast.ClassDef, starts: tuple[str, ...], depth: int = 0) -> bool:
-        """Return whether a class derives from nothing but `starts`: each base class from outside of this file must have
-        a dotted name that begins with one of `starts`. For a base class in this file, its own base classes are tested
-        instead. The result for a class without base classes is True."""
+        """Return whether a class derives only from classes whose dotted names begin with one of `starts`. A base class
+        in this file is replaced by its own base classes. The result for a class without base classes is True."""
         bases = self.bases(node)
         return depth < _MOST_BASES and all(
             self.derives_just(self.classes[name], starts, depth + 1)

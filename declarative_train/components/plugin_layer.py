@@ -54,7 +54,7 @@ class PluginLayer(Layer):
         return made
 
     def start(self, inputs: Mapping[str, TensorSpec], seed: int) -> nn.Module:
-        """Return the module with the start values of the run. It is always made on the CPU, because code that loads a
+        """Return the module with the start values of the run. It is made on the CPU, because code that loads a
         pretrained model could not read its weights on the meta device. `seed`: seed of the random generators while the
         user's code runs. Raises any exception of the user's code."""
         import torch

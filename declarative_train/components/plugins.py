@@ -88,8 +88,8 @@ def read_plugin(
 
 @lru_cache(maxsize=16)
 def plugin_layers(path: str) -> Mapping[str, type[PluginLayer]]:
-    """Return the layer classes in the plugin file that a plan names, by type, ready to build. Raises OSError, and
-    ValueError if the file no longer passes the checks."""
+    """Return {type: layer class} for the plugin file at `path`. The classes may run the user's code. Raises OSError,
+    and ValueError if the file does not pass the checks."""
     with open(path, encoding="utf-8") as file:
         found, problems = read_plugin(path, file.read(), may_import=True)
     if problems:

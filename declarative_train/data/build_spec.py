@@ -290,8 +290,8 @@ def _fields_of_set(
 
 
 def _report_bad(draft: DataDraft, table: Table, error: BadSampleError) -> None:
-    """Report a value that a field cannot convert. The diagnostic points to the key of the field that excludes the value
-    or, without such a key, to the key that names the column."""
+    """Report a value that a field cannot convert. The diagnostic points to the key of the field that forbids the value
+    or, if no key does, to the key that names the column."""
     name, field, key = base_of(error.part.name), error.part.field, error.cause.key
     column = draft.column_span(name, field, error.cause.column)
     unknown = unknown_value(error, table, draft.inherited.get(name), column)

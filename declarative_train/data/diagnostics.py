@@ -83,8 +83,8 @@ def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Relate
 
 
 def name_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[Column]) -> ShapeError:
-    """Return a better error if `shape_error` is caused by a text in a column of numbers: it names the first such text.
-    Otherwise return `shape_error`. `columns`: the columns in which such a text is searched."""
+    """Return `shape_error` with a better message if its probable cause is a text in a column of numbers: the message
+    names the first such text. Otherwise return it unchanged. `columns`: the columns to search."""
     for column in columns:
         if column.dtype != "object" or column.shape:
             continue

@@ -26,7 +26,7 @@ class SetRows(ABC):
 
     @abstractmethod
     def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the row numbers in the table, int64, of the set's rows with the indices `places`."""
+        """Return the row numbers in the table (int64) of some rows of the set. `places`: their indices in the set."""
 
     @abstractmethod
     def between(self, start: int, stop: int) -> slice | np.ndarray:

@@ -328,8 +328,9 @@ def _may_have_idle(lowered: Lowered) -> bool:
 
 
 def _has_loose_ends(graph: Graph, read: frozenset[str]) -> bool:
-    """Return whether some parameter of a graph may get no gradient: an output of a node is not read, an expression
-    stops gradients, or a layer is a plugin's or a library's. `read`: outputs of `graph` that are read outside it."""
+    """Return whether some parameter of a graph may get no gradient, because an output of a node is not read, an
+    expression stops gradients, or a layer is a plugin's or a library's. `read`: outputs of `graph` that are read
+    outside it."""
     used = {edge for node in graph.nodes for edge in node.inputs.values()} | {graph.outputs[name] for name in read}
     for node in graph.nodes:
         if node.expression is not None and stops_gradients(node.expression):

@@ -203,9 +203,9 @@ def _cut_by_names(
 
 
 def _check_across(site: PlacementInput, pipeline: PipelineAxis, opened: Graph, stages: Stages) -> list[Diagnostic]:
-    """Report what several stages use but cannot share: some tied parameters, and nodes that are called again in another
-    stage but mix samples, have running statistics or come from a plugin. If the schedule splits backwards, also report
-    a node that runs twice in one stage."""
+    """Report what several stages cannot share: some tied parameters, and nodes that mix samples, have running
+    statistics or come from a plugin, if another stage calls them again. If the schedule splits the backward, also
+    report a node that runs twice in one stage."""
     place = {name: position for position, names in enumerate(stages) for name in names}
     diagnostics = list(_check_copies(site, pipeline, find_shared(site.parameters, opened, stages)))
     special = [fact.path for fact in site.lowered.facts if fact.kind in ("mixes_samples", "statistics", "plugin")]

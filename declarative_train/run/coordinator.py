@@ -242,10 +242,11 @@ class Coordinator:
             self._end(now_s, "")
 
     def _check_progress(self, now_s: float) -> None:
-        """End the round (a start of all ranks) or warn, if the ranks have made no progress for too long. The warning
-        comes first; the end comes shortly before collectives reach their time limit. If a rank no longer writes
-        heartbeats and the run may be restarted, the round ends at the time of the warning. If all ranks write
-        heartbeats and none waits in a collective, there is only the warning."""
+        """Warn, or end the round (a start of all ranks), if the ranks have made no progress for too long: warn after
+        `warn_s` seconds and end after `end_s`, shortly before collectives reach their time limit.
+
+        If a rank writes no heartbeats and the run may be restarted, the round already ends after `warn_s`. If all ranks
+        write heartbeats and none waits in a collective, the round does not end."""
         assert self._job is not None
         for place in self._places:
             for beat in self._seen[place.node].status.beats:
@@ -368,7 +369,7 @@ class Coordinator:
         self._state, self._since_s = "waiting", time.monotonic()
 
     def _merge(self, results: dict[Place, NodeResult]) -> NodeResult:
-        """Return one result for all nodes. With several nodes, the message of a failure gets the name of its node."""
+        """Merge the results of all nodes into one. With several nodes, each failure gets the name of its node."""
         assert self._job is not None
         failures: list[Failure] = []
         for place, result in results.items():

@@ -143,9 +143,9 @@ def _exit_late(context: FailureContext, watch: StopRequest) -> None:
 
 
 def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
-    """Print which ranks do not answer, according to the failure reports of the ranks that waited for them. Only the
-    lowest of the reporting ranks prints. None prints if the machines do not share the folder of the reports. `hosts`:
-    the machine of each rank."""
+    """Print which ranks do not answer, according to the failure reports of the ranks that waited for them. Call this on
+    all ranks: only the lowest rank with a report prints, and none prints if the machines do not share the folder of the
+    reports. `hosts`: the machine of each rank."""
     failures = read_failures(job.failures_dir)
     is_shared = len(set(hosts)) == 1 or (job.plan.checkpoint is not None and job.place.elsewhere is None)
     if is_shared and failures and rank == min(failure.rank for failure in failures):
@@ -244,12 +244,11 @@ def _prepare(
     folder: Path | None,
     lasting: Store,
 ) -> BroadcastJob:
-    """Return the job for all ranks: compile the recipe, and choose the devices, the run's folder and the checkpoint.
-    Only rank 0 calls this.
+    """Return the job for all ranks: the compiled plan, the devices, the run's folder and the checkpoint. Only rank 0
+    calls this.
 
     `resume`: the checkpoint or run that the user chose. `lasting`: store that is kept when the launcher restarts the
-    ranks. If an earlier start wrote its run there, this run is continued instead.
-    """
+    ranks. If an earlier start wrote its run to this store, that run is continued, whatever `resume` is."""
     from declarative_train.plan.codec import to_json
 
     plan, code = compile_plan()

@@ -50,13 +50,12 @@ def has_leading_zero(text: str) -> bool:
 
 
 def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> tuple[Piece, ...]:
-    """Return where the characters of `value`, a text as YAML reads it, are in the file, in the form of `Scalar.pieces`
-    (`source/node.py`). `start`, `end`: offsets of the typed text, without quotes. `escapes`: whether the typed text may
-    have escapes, which begin with a backslash. Return () if `value` is identical to the typed text.
+    """Return where the characters of `value` are in the file, in the form of `Scalar.pieces` (`source/node.py`). Return
+    () if `value`, the text as YAML reads it, is identical to the typed text. `start`, `end`: offsets of the typed text,
+    without quotes. `escapes`: the typed text may have escapes, which begin with a backslash.
 
-    YAML drops line breaks and indentation from the typed text. So each run of characters that YAML keeps is searched in
-    `value`, from left to right.
-    """
+    YAML drops line breaks, indentation and escapes from the typed text. So each remaining run of characters is searched
+    in `value`, from left to right."""
     if lines.text[start:end] == value:
         return ()
     found: list[Piece] = []

@@ -126,7 +126,7 @@ def list_values(found: Iterable[Leaf]) -> str:
 
 
 def values_data(found: Iterable[Leaf], *, explicit: bool) -> dict[str, object]:
-    """Return {dotted path: {"value": ..., "origin": ...}}, or {dotted path: value} if `explicit`."""
+    """Return {dotted path: {"value": value, "origin": where it is set}} or, if `explicit`, {dotted path: value}."""
     leaves = {".".join(map(str, leaf.path)): leaf for leaf in found}
     if explicit:
         return {name: leaf.value for name, leaf in leaves.items()}

@@ -153,9 +153,9 @@ def _row(chosen: PreparedSet, sample: int) -> int:
 def _field_rows(
     data: DataSpec, chosen: PreparedSet, sample: int, made: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (name, values of its columns, conversion, result) of each field for one sample, as text. `chosen`: the set
-    that has the sample. `sample`: index of the sample in the set. `made`: {field: converted values}.
-    """
+    """Yield, for each field, four texts about one sample: name, values of the field's columns, conversion, result.
+    `chosen`: the set that has the sample. `sample`: index of the sample in the set. `made`: {field: converted
+    values}."""
     row = np.asarray([_row(chosen, sample)])
     known = {field.name for field in data.fields}
     for field in data.fields:

@@ -91,7 +91,7 @@ def in_memory_or_on_disk(
 
 
 class _CountedStream(io.RawIOBase):
-    """Stream of a file's bytes that takes memory from a Budget, for the bytes and for the values that are parsed from
+    """Stream of a file's bytes that subtracts from a Budget the memory of the bytes and of the values parsed from
     them."""
 
     def __init__(self, stream: Any, budget: Budget, delimiter: str | None) -> None:

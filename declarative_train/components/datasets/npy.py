@@ -316,7 +316,7 @@ def _begin(file: Any, member: zipfile.ZipInfo) -> int:
 
 def _check(path: str, member: zipfile.ZipInfo, begin: int, content: np.ndarray) -> None:
     """Raise SourceError if the bytes of an archive member do not match its checksum. Members of more than 2 GiB are not
-    checked. `content`: the bytes of the file. `begin`: index of the member's first byte."""
+    checked. `content`: the bytes of the archive. `begin`: index in `content` of the member's first byte."""
     if member.file_size <= _CHECKED_BYTES and zlib.crc32(content[begin : begin + member.file_size].data) != member.CRC:
         reason = f"`{member.filename}` does not match its checksum"
         message = f"cannot read {format_path(path)}: {reason}"

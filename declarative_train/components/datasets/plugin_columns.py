@@ -52,8 +52,8 @@ Declared = Annotated[dict[str, Number | Single | ColumnKeys], Field(min_length=1
 
 
 class Described(Protocol):
-    """Interface of a plugin's source, with everything that `PluginTable` uses of it. So `plugin_table.py` need not
-    import `plugin.py`, which defines the source."""
+    """Interface of a plugin's source that `PluginTable` uses. With it, `plugin_table.py` need not import `plugin.py`,
+    which defines the source."""
 
     @property
     def type(self) -> str: ...

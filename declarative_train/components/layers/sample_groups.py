@@ -173,9 +173,9 @@ def attach(model: nn.Module, groups: SampleGroups) -> None:
 
 
 def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
-    """Return how many neighbouring ranks share a group of samples, for each size of such groups in `model`, in
-    ascending order. Groups that fit into a microbatch are left out. `microbatch_size`: number of rows of a microbatch
-    on one rank."""
+    """Return over how many neighbouring ranks the groups of samples in `model` extend: (2, 4) if some groups have the
+    samples of 2 ranks and some those of 4. Groups that fit into a microbatch are left out. `microbatch_size`: number of
+    rows of a microbatch on one rank."""
     sizes = {module.over for module in model.modules() if isinstance(module, MixesSamples)}
     return tuple(sorted(size // microbatch_size for size in sizes if size is not None and size > microbatch_size))
 

@@ -154,9 +154,8 @@ def needs_shape(layer: Layer, inputs: Inputs, wanted: str, *ranks: int, port: st
 
 
 def needs_dimensions(layer: Layer, inputs: Inputs, wanted: str, least: int, port: str = "x") -> ShapeError | None:
-    """Return an error unless the input `port` has at least `least` dimensions per sample. `wanted`: the
-    expected shape for the message.
-    """
+    """Return an error that names the expected shape `wanted`, unless the input `port` has at least `least` dimensions
+    per sample."""
     spec = inputs[port]
     if len(spec.shape) >= least:
         return None

@@ -50,9 +50,9 @@ class _Edit:
 
 
 def locate_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> list[Diagnostic]:
-    """Return the diagnostics, with the span of each fix narrowed to the word that the fix replaces (`Fix.replaces`). If
-    the text does not have this word there, or the new word cannot be written in its place, the diagnostic loses all its
-    fixes. `texts`: the text of each file by path."""
+    """Return the diagnostics, with the span of each fix narrowed to the word that the fix replaces (`Fix.replaces`). A
+    diagnostic loses all its fixes if such a word is not in the span, or if the new word cannot be written in its place.
+    `texts`: the text of each file by path."""
     lines = {path: Lines(path, text) for path, text in texts.items()}
     return [_locate_fixes_of(each, lines) if any(fix.replaces for fix in each.fixes) else each for each in diagnostics]
 

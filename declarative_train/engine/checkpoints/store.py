@@ -249,8 +249,8 @@ def damage(entry: CheckpointEntry) -> str | None:
 
 
 def hasty_damage(entry: CheckpointEntry) -> str | None:
-    """Return why a checkpoint is damaged, or None. For callers that cannot wait: a checkpoint of more than
-    `HASTY_BYTES` is not checked, and the result is None."""
+    """Return why a checkpoint is damaged; None if it is undamaged, or if it has more than `HASTY_BYTES` and so would
+    take too long to check."""
     return damage(entry) if entry.size_bytes <= HASTY_BYTES else None
 
 

@@ -212,8 +212,8 @@ def prepare_units(module: nn.Module, plan: Plan, groups: SampleGroups) -> None:
 
 
 def find_unit_modules(module: nn.Module, units: tuple[str, ...], *, rest: bool) -> list[nn.Module]:
-    """Return the modules named `units`; names that `module` lacks are ignored. `rest`: also return the modules outside
-    these, so that the list covers the whole model."""
+    """Return the modules named `units`; names that `module` lacks are ignored. `rest`: also return the largest modules
+    without a unit in them, so that the list covers the whole model."""
     found = [unit for unit in units if has_module(module, unit)]
     paths = list(found)
     if rest:

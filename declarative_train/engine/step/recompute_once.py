@@ -22,7 +22,7 @@ Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 class _Saved:
     """Placeholder for a tensor that autograd saves in the forward. `value`: the tensor, once it is recomputed in the
-    backward. `again`: function that recomputes the tensors of the whole unit."""
+    backward. `again`: function that recomputes all tensors that the forward saved."""
 
     __slots__ = ("__weakref__", "again", "value")
 

@@ -158,9 +158,8 @@ def find_group_spans(plan: Plan, model: nn.Module, device: torch.device) -> tupl
 
 
 def backward(sums: Sequence[torch.Tensor], factors: Sequence[torch.Tensor]) -> None:
-    """Run the backward of all loss terms. Gradients accumulate in the parameters. `sums`: sum of each term. `factors`:
-    number by which each sum is multiplied (the gradient with which its backward starts). Terms that do not depend on a
-    trained parameter are skipped."""
+    """Run the backward of all loss terms that depend on a trained parameter. Gradients accumulate in the parameters.
+    `sums`: sum of each term. `factors`: for each sum, the gradient with which its backward starts."""
     pairs = [(value, factor) for value, factor in zip(sums, factors, strict=True) if value.requires_grad]
     if pairs:
         values, grads = zip(*pairs, strict=True)

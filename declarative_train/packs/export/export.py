@@ -117,8 +117,8 @@ def _export_published(
 
 
 def _choose_node(trained: Trained, to: str, wanted: str | None) -> PublishedPlan | LibraryModel:
-    """Return the node to export in the format `to` of a library. It is the node `wanted`, or if this is None, the only
-    node for which the library has a model. Raises UsageError."""
+    """Return the node to export in the format `to` of a library: the node `wanted` or, if this is None, the only node
+    that is a model of the library. Raises UsageError."""
     library = PUBLISHED[to]
     models = list(library_models(trained.plan.graph))
     known: dict[str, PublishedPlan | LibraryModel] = {each.node: each for each in trained.plan.published}

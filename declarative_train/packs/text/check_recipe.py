@@ -149,8 +149,8 @@ def _place(recipe: Recipe, term: str, key: str) -> Span:
 
 
 def _read_by_causal(scope: Scope, name: str) -> TokenSlice | None:
-    """Return the slice of a token field's ids that the node `name` reads, if the node is a causal language model; else
-    None."""
+    """Return the slice of a token field's ids that the node `name` reads. Return None if the node is not a causal
+    language model, or if it reads something else."""
     node = next((node for node in scope.nodes if node.name == name), None)
     wire = None
     if isinstance(node, BlockNode) and node.block in _CAUSAL:

@@ -33,9 +33,8 @@ def is_of_tokens(part: FieldReader) -> bool:
 def read_tokens(
     table: Table, rows: SetRows, parts: Sequence[FieldReader], *, skips: bool = False
 ) -> tuple[Table, SetRows, tuple[FieldReader, ...]]:
-    """Tokenize the texts of a table. Return (table, rows, readers): a table with tokens in place of texts, the rows of
-    the set in this table, and the readers of its fields. If texts are packed, a row of this table is a sample, not a
-    text. If no field reads texts, the arguments are returned.
+    """Tokenize the texts of a table. Return (table of tokens, rows of the set in this table, readers of its fields), or
+    the arguments if no field reads texts. If texts are packed, a row of the new table is a sample of several texts.
 
     `rows`: rows of the set in the given table. `parts`: readers of the fields. `skips`: leave out rows without a text.
     Raises BadSampleError and SourceError."""
@@ -64,7 +63,7 @@ def field_of(part: FieldReader) -> TokensField:
 
 
 def column_of(name: str, field: TokensField) -> Column:
-    """Return the column that replaces the columns of texts of the field `name`. Each of its values is an array of the
+    """Return the column of tokens that replaces the columns of texts of the field `name`. Each value is an array of the
     field's output, such as the numbers of the tokens."""
     return Column(f"{field.output} of {name}", layout.DTYPES[field.output], (field.longest,))
 

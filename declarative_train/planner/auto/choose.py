@@ -114,14 +114,13 @@ def _apply_trace(verdict: LayoutVerdict, known: Mapping[str, int], target: Targe
 def _make_fit_test(
     verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> Callable[[LayoutVerdict], bool]:
-    """Return a function that says whether a candidate may fit on the device. A candidate that was traced must fit by
-    its traced memory. Any other must fit by its estimate divided by `TOO_HIGH`, because estimates can be too high. If a
-    pipeline of the same kind (`_kind`) was traced, the estimate is corrected by that trace and divided by
-    `CORRECTED_TOO_HIGH` instead.
+    """Return a function that says whether a candidate may fit on the device. A traced candidate must fit by its traced
+    memory. Any other must fit by its estimate divided by `TOO_HIGH`, because estimates can be too high. If a pipeline
+    of the same kind (`_kind`) was traced, the estimate is multiplied by traced / estimated memory of that pipeline, and
+    divided by `CORRECTED_TOO_HIGH`.
 
     `verdicts`: the verdicts on all candidates, from estimates alone. `known`: {name of a traced candidate: its memory
-    in bytes}.
-    """
+    in bytes}."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for each in verdicts:
         kind, number = _kind(each)
@@ -151,16 +150,14 @@ def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
 def _find_doubtful(
     promising: Sequence[LayoutVerdict], possible: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> LayoutVerdict | None:
-    """Return the verdict on the candidate to trace next. Return None if a mode can be chosen without another trace. The
-    candidate is one of these:
+    """Return the verdict on the candidate to trace next, or None if a mode can be chosen without another trace:
 
-    - the smallest one that is not traced, if `promising` is empty
-    - the one that `fastest` would choose from `promising`, if it does not fit by its estimate
-    - the one with the shortest time, if it is not traced, and if a simpler mode would be chosen in case it does not fit
+    - if no candidate is promising, the smallest one that is not traced - otherwise the one that `fastest` chooses, if
+    it does not fit by its estimate - otherwise the one with the shortest time, if it is not traced, and if a simpler
+    mode is chosen should it not fit
 
     `promising`: the candidates that may fit. `possible`: all candidates without an error. `known`: {name of a traced
-    candidate: its memory in bytes}.
-    """
+    candidate: its memory in bytes}."""
     if not promising:
         left = [each for each in possible if each.candidate.words not in known and target.holds(each.least_bytes)]
         return _smallest(left) if left else None

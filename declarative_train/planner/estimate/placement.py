@@ -1,5 +1,5 @@
-"""Placement of a model on devices, in the form that estimates need. It is made from the layout of a plan, or from a
-candidate of `auto`."""
+"""Placement of a model on devices, from which memory and time are estimated. It is made from the layout of a plan, or
+from a candidate of `auto`."""
 
 from __future__ import annotations
 

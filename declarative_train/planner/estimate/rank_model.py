@@ -46,7 +46,7 @@ def divide_for_rank(
     layout: LayoutPlan, graph: Graph, parameters: tuple[ParameterPlan, ...], precision: str
 ) -> tuple[Graph, tuple[ParameterPlan, ...], dict[str, Sums]]:
     """Return the graph and the parameters with their sizes on one rank, divided along the axes `tensor`, `context` and
-    `expert`. Also return a dict from the path of a layer to its communication."""
+    `expert`. Also return {path of a layer: its communication}."""
     cuts, sums = layout.cuts, dict[str, Sums]()
     if cuts is not None:
         of_experts = cuts.of_experts
@@ -106,8 +106,8 @@ def _head_sizes(node: Node, known: Mapping[Edge, TensorSpec]) -> tuple[int, int,
 
 
 class _Divider:
-    """Converter of a graph to the sizes that its tensors have on one rank of the `tensor` axis. It also fills `sums`, a
-    dict from the path of a layer to its communication."""
+    """Converter of a graph to the sizes that its tensors have on one rank of the `tensor` axis. It also adds the
+    communication of each layer to the dict `sums`, under the layer's path."""
 
     def __init__(self, cuts: Cuts, size: int, sums: dict[str, Sums], shapes: Mapping[str, tuple[int, ...]]) -> None:
         self._cuts, self._size, self._sums, self._shapes = cuts, size, sums, shapes

@@ -142,9 +142,8 @@ def _with_experts(
     placement: Placement,
     machine: Machine,
 ) -> list[Transfer]:
-    """Return the transfers for all parameters of a model. `kind`: function that computes them, such as `gathers`. It is
-    called separately for the parameters of experts: they have another placement, because fewer devices have the same
-    experts."""
+    """Return the transfers that `kind`, such as `gathers`, computes for all parameters of a model. It is called
+    separately for the parameters of experts, because fewer devices have the same experts."""
     own = placement.of_experts(model.num_expert_ranks)
     return [
         *kind(part, model.without_experts(), placement, machine),

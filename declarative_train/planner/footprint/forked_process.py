@@ -104,9 +104,8 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first cause of an error as one line of text. The first cause is the end of the chain of `__cause__`,
-    and names the mistake. For example, torch's pipeline schedules wrap it in another error, which says only in which
-    stage it happened."""
+    """Return the first cause of an error, the end of its chain of `__cause__`, as one line of text. The other errors of
+    the chain, such as those of torch's pipeline schedules, do not name the mistake."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = str(error).strip().partition("\n")[0][:MOST_LETTERS]

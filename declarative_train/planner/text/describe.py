@@ -42,8 +42,8 @@ _MOST_CLASSES = 12  # that are listed by name
 
 
 def describe(plan: Plan, *, hashes: bool = True) -> str:
-    """Return the text of `dtrain plan`, without a final newline. `hashes`: include the hashes of the plan and of
-    files. Texts that tests compare have none, because hashes differ between machines and after edits without effect."""
+    """Return the text of `dtrain plan`, without a final newline. `hashes`: include the hashes of the plan and of files.
+    Tests leave them out, because they differ between machines."""
     parts = [
         _head(plan) + (f", plan {plan.identity[:12]}" if hashes else ""),
         section("data", _data(plan)),

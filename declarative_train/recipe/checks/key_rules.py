@@ -92,9 +92,8 @@ def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _are_in_one_file(draft: Draft) -> bool:
-    """Return whether `checkpoint.keep` and `checkpoint.every` are in the same file. If they are not, a `keep: 0` may be
-    intended: in a derived recipe or on the command line, it switches off the checkpoints of the base.
-    """
+    """Return whether `checkpoint.keep` and `checkpoint.every` are in the same file. If not, `keep: 0` may be intended:
+    it switches off the checkpoints of the base recipe."""
     return draft.span("checkpoint.keep").path == draft.span("checkpoint.every").path
 
 

@@ -100,7 +100,8 @@ class _Finder:
                 yield Occurrence(symbol, span, True)
 
     def _inputs(self, path: Path) -> Iterator[Occurrence]:
-        """Yield the inputs that a block defines. In the recipe they are a list or the keys of a mapping."""
+        """Yield the places that define the inputs of a block. `path`: path of the list of inputs or, if it is a
+        mapping, of the mapping whose keys are the inputs."""
         node = find(self._root, path)
         if not isinstance(node, Sequence):
             yield from self._find_defined(path, "input")

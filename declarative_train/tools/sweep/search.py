@@ -218,9 +218,9 @@ class OptunaSearch(Search):
 
 
 def corners(choices: Sequence[SweepChoice]) -> list[Point]:
-    """Return points that are compiled before an adaptive search starts, in order to find errors early. The first point
-    has the first of `choice.samples()` for every setting. Each other point replaces the value of one setting by another
-    sample. `choices`: the settings that the search varies."""
+    """Return points to compile before an adaptive search starts, so that errors are found early. The first point has
+    the first of `choice.samples()` for every setting. Each other point differs from it in one setting, so that together
+    they have all samples. `choices`: the settings that the search varies."""
     first = {choice.key: choice.samples()[0] for choice in choices}
     rows = [first, *(first | {choice.key: node} for choice in choices for node in choice.samples()[1:])]
     return [point_of(number, row) for number, row in enumerate(rows)]

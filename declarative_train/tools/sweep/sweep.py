@@ -252,8 +252,8 @@ class SweepRunner:
 
 
 def _start(plan: Path, folder: Path, slot: DeviceSlot) -> subprocess.Popen[str]:
-    """Start the process of a point in a new process session, so that Ctrl-C in the terminal signals only the sweep,
-    which stops each point once. The option `-P` prevents imports from the working directory."""
+    """Start the process that runs a point of a sweep. It has its own process session, so that Ctrl-C in the terminal
+    signals only the sweep, which then stops each point. `-P` prevents imports from the working directory."""
     command = [sys.executable, "-P", "-m", "declarative_train", "run", str(plan), "--run-dir", str(folder), "--resume"]
     with open(folder / "console.txt", "a", encoding="utf-8") as console:
         process = subprocess.Popen(

@@ -118,9 +118,9 @@ def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dic
 
 
 def _length(config: Mapping[str, Any], scaling: Mapping[str, Any], before: object) -> dict[str, Any]:
-    """Return {"max_position_embeddings": the number of positions that the rotary scaling `scaling` allows}, or {} if it
-    is unknown. It is the number of positions without scaling, times the factor of `scaling`. `before`: the scaling that
-    `config` already has; None if it has none."""
+    """Return {"max_position_embeddings": n}, where n is the number of positions without scaling, times the factor of
+    the rotary scaling `scaling`. Return {} if the former is unknown. `before`: the scaling that `config` already has,
+    or None."""
     plain = config.get("max_position_embeddings")
     if isinstance(before, Mapping) and plain is not None:
         plain = before.get("original_length", plain / before["factor"])

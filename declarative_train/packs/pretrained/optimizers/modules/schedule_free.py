@@ -13,11 +13,11 @@ _NUMBERS = ("k", "weight_sum", "lr_max")
 class ScheduleFreeAdamw(AdamWScheduleFree):  # type: ignore[misc]
     """Optimizer of the package schedulefree, adapted to checkpoints. The library keeps the number of steps, the weight
     of the average and the largest learning rate (_NUMBERS) only in its parameter groups. This class also keeps them in
-    the state of each parameter."""
+    the state of each parameter, which checkpoints contain."""
 
     def step(self, closure: Any = None) -> Any:
-        """Update the parameters by one step and return the result of `closure`. Then copy _NUMBERS from the parameter
-        groups into the states of the parameters, so that checkpoints contain them."""
+        """Update the parameters by one step and return the result of `closure`. Then copy the library's counters
+        (_NUMBERS) from the parameter groups into the states of the parameters, so that checkpoints contain them."""
         loss = super().step(closure)
         for group in self.param_groups:
             numbers = {name: group[name] for name in _NUMBERS}
