@@ -134,7 +134,7 @@ def _split_positions(layout: LayoutPlan) -> list[list[int]]:
 
 
 def _trace_kinds(small: Plan, is_begun: bool, places: Sequence[int], is_split: bool = False) -> Found:
-    """Trace the first rank at each pipeline position in `places`, and return {position: live bytes at each moment}.
+    """Trace one rank of each pipeline position in `places`, and return {position: live bytes at each moment of a step}.
     `is_begun`: gradients exist from the beginning of the step. `is_split`: traces may run in child processes."""
     few = _fewer_microbatches(small)
     if few:
