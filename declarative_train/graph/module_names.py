@@ -61,7 +61,7 @@ def graph_module(
 
 def for_tools(module: nn.Module) -> nn.Module:
     """Return a copy of a module in which every child is a plain attribute, because tools such as torch.export look
-    children up by attribute. Return the module itself if it has no `Named` part."""
+    children up by attribute. Return the module itself if no module in it is a `Named` module."""
     if not any(isinstance(part, Named) for part in module.modules()):
         return module
     children = {name: for_tools(child) for name, child in module.named_children()}

@@ -185,8 +185,8 @@ def _check_tied_starts(
     """Warn about an output layer that is tied to an embedding, if the embedding's initial values are too large for an
     output layer.
 
-    Parameters that `model.weights` fills are not checked. `sources`: dict from each tied parameter to its source.
-    `types`: dict from the path of a layer to its type.
+    Parameters that `model.weights` fills are not checked. `sources`: dict from each tied parameter to the one that it
+    is tied to. `types`: dict from the path of a layer to its type.
     """
     filled = [weights.node for weights in recipe.model.weights]
     for name, source in sources.items():

@@ -59,7 +59,7 @@ class Evaluator:
     """Evaluator of the sets of a plan.
 
     `batches`            function that takes a set's name and returns this rank's batches, equally many on every rank
-    `watched`            collector of predicted classes, or None
+    `watched`            object that collects the predicted classes of an evaluation; None: nothing is collected
     `class_predictions`  events with the classes that `watched` collected in the last evaluation
     `writers`            functions of packs; each takes a step and returns an event, for example with generated texts
     """
