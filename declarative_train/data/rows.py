@@ -175,8 +175,8 @@ class RowShare(SetRows):
         return int(self.counts[-1])
 
     def before(self, rows: np.ndarray) -> np.ndarray:
-        """Return, for each of the row numbers `rows`, how many rows of the set have a smaller number. Each row number
-        must be that of the first row of a block, or the end of the last block."""
+        """Return, for each of the row numbers `rows`, how many rows of the set have a smaller number. A row number must
+        be the start of a block, or the end of the last block."""
         found: np.ndarray = self.counts[np.searchsorted(self.starts, np.minimum(rows, self.starts[-1]))]
         return found
 

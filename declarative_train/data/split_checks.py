@@ -190,8 +190,9 @@ def find_missing_classes(data: DataSpec, targets: Collection[str], span: Place) 
 def find_undefined_metrics(
     data: DataSpec, metrics: Iterable[tuple[str, Metric, str]], span: Place
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each metric that would be nan in every evaluation of a set. Only sets in memory are
-    checked. `metrics`: (name, component, target) of each metric."""
+    """Yield a diagnostic for each metric that is nan on an evaluated set, whatever the model predicts, for example
+    because all targets are equal. Only sets in memory are checked. `metrics`: (name, component, target) of each metric.
+    """
     sets = {name: each.held or {} for name, each in prepare_sets(data).items() if name != TRAINING}
     for metric, component, target in metrics:
         for name, held in sets.items():

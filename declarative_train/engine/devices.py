@@ -36,9 +36,9 @@ _NEVER = -1
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """Devices that all ranks use. `kind`: kind of device. `notice`: message for the user, if the devices are not those
-    of the layout; otherwise None. `indices`: for each rank, the index of its GPU among the GPUs that it sees. If
-    `indices` is empty, each rank uses the index in the plan."""
+    """Devices on which the ranks run. `kind`: kind of device. `notice`: message for the user if these are not the
+    devices of the layout, else None. `indices`: for each rank, the index of its GPU among the GPUs that it sees; empty:
+    each rank uses the index in the plan."""
 
     kind: Literal["cuda", "cpu", "mps"]
     notice: str | None = None

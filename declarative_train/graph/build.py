@@ -179,8 +179,8 @@ class _Builder:
 
 
 class _WithoutDraws(TorchFunctionMode):
-    """Mode in which torch's modules do not draw initial values on the meta device. There is no memory to write them to,
-    and the first draw would import torch's whole library of decompositions (2 s)."""
+    """Mode of torch in which the initialisation of a meta tensor does nothing. It would have no effect, and the first
+    draw would import torch's whole library of decompositions (2 s)."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -195,8 +195,8 @@ _DRAWS = frozenset([torch.Tensor.uniform_, torch.Tensor.normal_])
 
 
 def call_order(called: Node, given: Mapping[str, _T], plugins: Sequence[str] = ()) -> list[_T | None]:
-    """Return the arguments with which the module of `called`, a layer or block, must be called: in the order of its
-    `forward`, None for an input that is not in `given`. `given`: dict from the name of an input to its value."""
+    """Return the arguments for the `forward` of a layer or block, in order; None for an input that is not in `given`.
+    `called`: node of the layer or block. `given`: {name of an input: its value}."""
     if called.kind == "block":
         assert called.graph is not None
         return [given.get(name) for name in called.graph.inputs]

@@ -119,8 +119,8 @@ class ByName(nn.Module):
             object.__setattr__(self, name, value)
 
     def get_submodule(self, target: str) -> nn.Module:
-        """Return a submodule. Each part of the dotted `target` is the name of a node, or the attribute that replaces
-        it."""
+        """Return the submodule at the dotted path `target`. A part of the path is the name of a node, or the attribute
+        that stands for a name that torch's modules already use."""
         module: nn.Module = self
         for part in target.split(".") if target else ():
             found = module._modules.get(name_of(part))

@@ -99,9 +99,9 @@ def _probe(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
 
 
 def _probe_library(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
-    """Probe a layer that is a whole model of a library (transformers, timm), as `probe_layer` does. A small model runs
-    in memory, a large one on fake tensors. If these fail, a model of at most MOST_PARAMETERS elements runs in memory.
-    """
+    """Run a layer that is a whole model of a library (transformers, timm), as `probe_layer` does. A small model runs in
+    memory, a large one on fake tensors. If it does not run on fake tensors, it runs in memory if it has at most
+    MOST_PARAMETERS elements."""
     with torch.device("meta"):
         module: nn.Module = _in_one_line(lambda: layer.build(built_for))
     units = layer.find_units(module)

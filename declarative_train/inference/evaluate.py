@@ -161,8 +161,8 @@ def _evaluate_share(
     batch_size: int | None,
     device: str,
 ) -> EvaluationResult:
-    """Evaluate this rank's share of the samples. Return the result for the samples of all ranks; only on rank 0, it has
-    reports. `ranks`: the processes that share the samples. The other arguments are those of `evaluate`."""
+    """Evaluate this rank's share of the samples. Return the result for the samples of all ranks; only rank 0's result
+    has reports. `ranks`: the processes that share the samples. The other arguments are those of `evaluate`."""
     plan = trained.plan
     size = batch_rows(trained, _fields_read(trained), batch_size)
     where = device_for(trained, device, ranks.rank)

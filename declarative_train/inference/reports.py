@@ -43,9 +43,9 @@ class _Candidate(NamedTuple):
 
 
 class Gatherer(ABC):
-    """Base class of gatherers. A gatherer collects sums over the values of one output, and the `num_worst` samples with
-    the largest errors. `first`: index in the input of the first sample of the next batch; the caller sets it before
-    each batch."""
+    """Base class of gatherers. A gatherer collects, for one output, sums over its values and the `num_worst` samples
+    with the largest errors. `first`: index in the input of the first sample of the next batch; the caller sets it
+    before each batch."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         self.one = one

@@ -203,10 +203,10 @@ def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, 
 def join_shapes(
     made: Mapping[str, Sequence[PartPlan]], found: Shapes
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return (shape of each tensor after joining, None). If tensors to be joined differ in more than their number of
-    rows, return ({}, (problem, hint)).
+    """Return ({tensor after joining: its shape}, None). Tensors are joined by rows. If they differ in more than their
+    number of rows, return ({}, (problem, hint)).
 
-    `made`: {joined tensor: its parts}. `found`: shapes of the file's tensors.
+    `made`: {tensor after joining: the tensors of the file that are joined}. `found`: shapes of the file's tensors.
     """
     shapes = {}
     for new, parts in made.items():
@@ -221,11 +221,11 @@ def join_shapes(
 def shapes_by(
     rename: Mapping[str, str | None], found: Shapes, *, is_run: bool
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return (shapes, None), where `shapes` is a dict from the new name of each tensor of a file to its shape. If
-    `rename` cannot be applied to the tensors, return ({}, (problem, hint)).
+    """Return ({new name of a tensor: its shape}, None) for the tensors of a file. If `rename` cannot be applied to
+    them, return ({}, (problem, hint)).
 
-    `found`: dict from the name in the file to the shape. `is_run`: the file is the checkpoint of a run. Its tensors
-    cannot be joined, because ranks read them directly from it.
+    `found`: {name in the file: shape}. `is_run`: the file is the checkpoint of a run. Its tensors cannot be joined,
+    because ranks read them directly from it.
     """
     if twice := find_same_name(found, rename):
         return {}, twice

@@ -107,8 +107,8 @@ def _check(orders: Sequence[Sequence[str]], num_stages: int, num_microbatches: i
 
 
 def _align(orders: Sequence[Sequence[str]], num_stages: int) -> Grid:
-    """Return the grid of a schedule. At each time, a rank starts its next action if the inputs of this action exist.
-    `orders`: actions of each rank."""
+    """Return the grid of a schedule: for each rank a row with its action at each time, "" if it waits. A rank starts
+    its next action when the inputs of this action exist. `orders`: actions of each rank, in order."""
     done: set[tuple[int, str, int]] = set()
     rows: list[list[str]] = [[] for _ in orders]
     next_action = [0] * len(orders)

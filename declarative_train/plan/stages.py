@@ -120,8 +120,8 @@ def wire_elements(pieces: Sequence[Stage]) -> tuple[int, ...]:
 
 
 def wire_dtypes(pieces: Sequence[Stage], precision: str) -> tuple[tuple[str, ...], ...]:
-    """Return the dtypes of the values that pipeline stages receive: for each stage except the first, a tuple with the
-    dtypes of what the previous stage sends to it. `pieces`: graphs of all stages.
+    """Return the dtypes of the values that each pipeline stage receives from the previous one, for all stages but the
+    first. `pieces`: all stages.
 
     Integers keep their dtype. Floats have the compute dtype of `precision`. Floats that a loss or metric reads have the
     dtype of the parameters instead.

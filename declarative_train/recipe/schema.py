@@ -200,9 +200,8 @@ class _Definitions:
         self.definitions[name] = {"type": "object", **about, "properties": {key: choices}, "allOf": tests}
 
     def _value(self, value: Any) -> Any:
-        """Return pydantic's schema of a value without titles, defaults and required keys. Items of lists and values of
-        mappings may also be templates or null.
-        """
+        """Return `value`, a JSON schema made by pydantic, without titles, defaults and required keys. Items of lists
+        and values of mappings may also be templates or null."""
         if isinstance(value, list):
             return [self._value(each) for each in value]
         if not isinstance(value, dict):

@@ -216,8 +216,8 @@ class Run:
 
 @contextmanager
 def _as_file(rows: Any) -> Iterator[str | None]:
-    """Yield the path of a file with the rows, within the `with` block: `rows` itself if it is a path or None; for a
-    table in memory, a temporary file."""
+    """Yield the path of a file with `rows`, for the `with` block. If `rows` is a path or None, it is yielded unchanged.
+    If it is a table in memory, it is written to a temporary file."""
     if rows is None or isinstance(rows, str | os.PathLike):
         yield None if rows is None else os.fspath(rows)
         return

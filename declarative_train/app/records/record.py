@@ -104,11 +104,12 @@ Entry = dict[str, Any]
 
 
 def _read_last_session(path: str) -> tuple[Entry, Entry | None, dict[str, Entry], list[float]]:
-    """Return four things about the last session (start) of a run: its first event; its last event, or None if it has
-    not ended; a dict from kind to its latest event of this kind; and the seconds of its steps.
+    """Return (first, end, latest, seconds) of the last session (start) of a run. `first`: event of the start. `end`:
+    event of the end, or None. `latest`: {kind: newest event of this kind}; the evaluations of each set are a kind.
+    `seconds`: of the steps, the newest first.
 
-    Evaluations of different sets are different kinds. Only the end of the file is read. If the session began before
-    that, the first event is {}, and the seconds of the earlier steps are missing.
+    Only the end of the file is read. If the session began before that, `first` is {}, and the earlier steps are
+    missing.
     """
     latest: dict[str, Entry] = {}
     times: list[float] = []

@@ -62,8 +62,8 @@ def _parts(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[st
 
 
 def part_places(plan: Plan) -> list[str]:
-    """Return, for each part of a batch, which device or ranks compute it, as text. A batch has one part for each
-    data-parallel rank. Several ranks of another axis can share a part."""
+    """Return, as a text for each part of a batch, which device or ranks compute it. A batch has one part for each
+    data-parallel rank. Ranks of other axes can share a part."""
     layout, count = plan.layout, plan.batch.data_parallel_size
     if layout.is_one_process:
         return ["process"] if count == 1 else [f"device {index}" for index in range(count)]
@@ -79,7 +79,8 @@ def part_places(plan: Plan) -> list[str]:
 
 
 def _wires(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield (sentence, table) for the values that pipeline stages send, and for the gradients that they receive."""
+    """Yield (sentence, table) on the values that each pipeline stage sends to the next one, and on the gradients that
+    come back. Yield nothing if there are none."""
     pipeline = plan.layout.pipeline
     assert pipeline is not None
     rows = [

@@ -173,13 +173,12 @@ class F1(Counted):
 
 
 class Iou(Counted):
-    """Intersection over union (IoU): the number of items that are predicted as a class and belong to it, divided by
-    the number of items that are predicted as the class or belong to it. With `average: macro` it is the mean IoU of
-    segmentation.
+    """Intersection over union (IoU): of the items that are predicted as a class or belong to it, the share that do
+    both. With `average: macro` it is the mean IoU of segmentation.
 
     If input and target have the same shape, the input has binary scores: one per element or, if it is (B, K), one for
-    each of K labels. The result is the IoU of the positives. Otherwise the class dimension of the input has a score
-    for each class."""
+    each of K labels. The result is the IoU of the positives. Otherwise the class dimension of the input has a score for
+    each class."""
 
     type: Literal["iou"] = "iou"
 

@@ -19,9 +19,10 @@ class Accuracy(Metric):
     """Share of the items that are predicted correctly.
 
     If input and target have the same shape, the input has binary scores, and an item is correct if its score is on the
-    right side of `threshold`. With several labels per row, each label is one item (the result is 1 - the Hamming
-    loss). If the shapes differ, the class dimension of the input has a score for each class, and an item is correct if
-    its target is the class with the highest score."""
+    right side of `threshold`. With several labels per row, each label is an item (the result is 1 - the Hamming loss).
+
+    If the shapes differ, the class dimension of the input has a score for each class. An item is correct if its target
+    is the class with the highest score."""
 
     about: ClassVar[str] = "classes"
     is_mean: ClassVar[bool] = True

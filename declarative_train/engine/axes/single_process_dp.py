@@ -195,7 +195,7 @@ def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) ->
 
 class ReplicaSum(Collective):
     """Collective in which only the first replica of this process takes part. `others`: sum of the values of the other
-    replicas. `sum` adds the first replica's value to it."""
+    replicas. `sum` adds it to the first replica's value."""
 
     def __init__(self, others: torch.Tensor) -> None:
         self._others = others

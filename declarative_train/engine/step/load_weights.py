@@ -63,8 +63,8 @@ class WeightSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenedWeights:
-    """Opened file of initial values. `names`: a dict from each parameter of the model that gets its values from the
-    file to the name of the tensor in the file."""
+    """Opened file of initial values. `names`: {parameter of the model: name of the tensor in the file that has its
+    values}."""
 
     source: WeightSource
     names: Mapping[str, str]

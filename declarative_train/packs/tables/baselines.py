@@ -111,8 +111,8 @@ def _most_rows(one: Meaning) -> int:
 
 def _choose_metric(plan: Plan, one: Meaning) -> str:
     """Return the name of the metric by which simple models are compared with the run's model. It is the recipe's first
-    metric of the output `one` that can be computed for simple models. If there is none, it is a default for this kind
-    of output."""
+    metric of this output that can be computed for simple models, else a default for this kind of output. `one`: meaning
+    of the output."""
     own = [str(each.component["type"]) for each in plan.objective.metrics if each.input == one.output]
     known = _NUMBER_METRICS if one.kind == "number" else _CLASS_METRICS
     return next((each for each in own if each in known), known[0])

@@ -37,8 +37,7 @@ WAIT_S = 120
 
 
 def measure_machine(num_ranks: int) -> Machine:
-    """Return the speeds of this machine when `num_ranks` ranks run on it at the same time, as one of these ranks
-    measures them."""
+    """Return the speeds that one rank measures on this machine while `num_ranks` ranks run at the same time."""
     if torch.cuda.is_available():
         return _measure_gpu(num_ranks)
     probes = compile_probes(num_ranks)

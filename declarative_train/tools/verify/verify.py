@@ -78,8 +78,8 @@ def no_sinks(run_dir: Path) -> Sequence[Sink]:
 
 
 def _run_apart(plan: Plan, folder: Path, step: int) -> None:
-    """Run one training step without other ranks, in a child process. So this process can still fork ranks afterwards.
-    Raises DtrainError if the step fails."""
+    """Run one training step without other ranks. It runs in a child process, so that this process can still fork ranks
+    afterwards. Raises DtrainError if the step fails."""
     uses_gpu = plan.layout.device == "cuda" or (plan.layout.device == "auto" and num_gpus() > 0)
     method = start_method("cuda" if uses_gpu else "cpu")
     threads = safe_threads(num_cores()) if method == "fork" else num_cores()

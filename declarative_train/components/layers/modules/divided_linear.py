@@ -23,9 +23,8 @@ class ColumnLinear(nn.Linear):
 
 
 class GatheredLinear(ColumnLinear):
-    """Linear layer that computes this rank's part of the output features and gathers those of the other ranks: (B,
-    ..., in) to (B, ..., out).
-    """
+    """Linear layer from (B, ..., in) to (B, ..., out). It computes this rank's part of the output features, and gathers
+    those of the other ranks."""
 
     def forward(self, input: Tensor) -> Tensor:
         return self._ranks.join(super().forward(input))

@@ -141,9 +141,9 @@ def restore_dims(y: Tensor, x: Tensor) -> Tensor:
 
 
 def mask_as_rows(mask: Tensor | None, x: Tensor) -> Tensor | None:
-    """Return the mask with its leading dimensions flattened into one, as for the N sequences of `x`: (B, ..., S)
-    becomes (N, S), and (B, ..., T, S) becomes (N, T, S). A leading dimension of size 1 is first repeated to the size
-    that it has in `x`. Return None if the mask is None."""
+    """Return `mask` with its leading dimensions flattened into one, for the N sequences in `x` (B, ..., T, D): a mask
+    (B, ..., S) becomes (N, S), and (B, ..., T, S) becomes (N, T, S). A leading dimension of size 1 is first repeated to
+    its size in `x`. Return None if `mask` is None."""
     if mask is None or x.dim() == 3:
         return mask
     leading = x.shape[:-2]

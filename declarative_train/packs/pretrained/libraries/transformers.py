@@ -294,9 +294,9 @@ class Transformers(LibraryLayer):
         return super().build(inputs) if self._part is None else build_part(self, self._part)
 
     def products(self, use: Use) -> list[Product]:
-        """Return the matrix products of a forward. If the node is only a part of a model, in a pipeline, each weight
-        gets a share of the whole model's operations, in proportion to its elements. A part that reads token ids has no
-        products, because it only looks up an embedding."""
+        """Return the matrix products of a forward. If a pipeline divides the model, the whole model's operations are
+        divided over its weights in proportion to their elements, and this part counts its own weights. A part that
+        reads token ids has no products, because it only looks up an embedding."""
         if self._part is None:
             return super().products(use)
         from declarative_train.packs.pretrained.libraries.modules.parts import count_operations
