@@ -49,8 +49,8 @@ class Table(ABC):
     columns             the columns by name, in the order of the file
     left_out            for each column that cannot be read: its name and the reason
     files               the files that are read
-    blocks              a block (row group, record batch) is always read as a whole. Index of the first row of each
-                        block, then `num_rows`; None if a single row can be read alone
+    blocks              for a source that reads whole blocks (row groups, record batches): index of the first row of
+                        each block, then `num_rows`; None if a single row can be read alone
     blocks_may_be_cut   reading a part of a block costs only a part of the time of the whole block
     fingerprint         text that changes with the files, their sizes and dates; None: statistics of rows are not cached
     members             for a mixture: name and first row of each of its sources

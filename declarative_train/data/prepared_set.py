@@ -292,8 +292,8 @@ def check_lazy_fields(
     """Check the files of the first images, and the coordinates of the first boxes, of the set `name`, so that errors
     are found before the run. Errors in later rows are found when a batch reads them.
 
-    `lazy`: readers of the fields with images or boxes. `decoded_bytes`: local images are decoded completely until this
-    size is reached; of the others, only the header is read. `skips`: collects the bad rows; None: a bad row raises
+    `lazy`: readers of the fields with images or boxes. `decoded_bytes`: this many bytes of local images are decoded
+    completely; of all other images, only the header is read. `skips`: collects the bad rows; None: a bad row raises
     BadSampleError. Raises SourceError and MissingPackageError."""
     left = 0 if any(map(is_remote, table.files)) else decoded_bytes
     for part in lazy:

@@ -1,6 +1,4 @@
-"""Reads over a network. Temporary failures are retried. Other failures raise an OSError without secrets in its text.
-
-Each cloud client has exceptions of its own; some also retry on their own."""
+"""Reads over a network. Temporary failures are retried. Other failures raise an OSError without secrets in its text."""
 
 from __future__ import annotations
 

@@ -201,9 +201,9 @@ class ObjectiveCheck:
             self.diagnostics.append(nothing_to_learn(self._span(term, "input"), term.name, term.edges.input))
 
     def check_chunks(self, term: Term, graph: Graph, terms: Iterable[Term], measures: Iterable[Measure]) -> None:
-        """Check that a loss with `chunks` can be computed chunk by chunk: a linear layer of `graph` computes its
-        scores, no other loss or metric reads them, and its target is class ids that the model does not compute.
-        `terms`, `measures`: all losses and metrics of the recipe."""
+        """Check that a loss with `chunks` can be computed chunk by chunk. Its scores must come from a linear layer of
+        `graph`, and no other loss or metric may read them. Its target must be class ids that the model does not
+        compute. `terms`, `measures`: all losses and metrics of the recipe."""
         if getattr(term.component, "chunks", None) is None:
             return
         target, scores = self._specs[str(term.edges.target)], self._specs[term.edges.input]
@@ -271,8 +271,8 @@ class ObjectiveCheck:
         return self._recipe.model.scope.outputs.get(name, name)
 
     def _target_counts(self, term: Term) -> bool:
-        """Return whether the number of valid items of a loss depends on the values of its target (as with
-        `ignore_index`), or whether its class weights do (`balanced`)."""
+        """Return whether the values of a loss's target decide which items are valid (as with `ignore_index`) or how the
+        classes are weighted (`balanced`)."""
         if term.component.needs_balance:
             return True
         judged, target = self._specs[term.edges.input], self._specs[str(term.edges.target)]

@@ -26,8 +26,8 @@ _MOST_ELEMENTS = 1 << 22  # in the fields of a batch whose size was not given
 
 
 class Forward:
-    """Forward of a trained model from fields to selected outputs. Nodes that draw random numbers (`randn_like`) draw
-    the same ones again if a batch has the same rows and begins at the same row of the input."""
+    """Forward of a trained model from fields to selected outputs. Nodes with random numbers (`randn_like`) draw the
+    same numbers for a batch with the same rows that begins at the same row of the input."""
 
     def __init__(self, trained: Trained, outputs: Sequence[str], device: torch.device) -> None:
         plan = trained.plan

@@ -174,7 +174,7 @@ def _all(keep: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
 
 
 class Predictor:
-    """Predictor of one rank, which computes the predictions for a piece of the input."""
+    """Predictor of one rank. A call yields the predictions for one piece of the input as tables, batch by batch."""
 
     def __init__(self, trained: Trained, asked: PredictedOutputs, device: torch.device, samples: Samples) -> None:
         self._forward, self._asked, self._samples = Forward(trained, asked.outputs, device), asked, samples

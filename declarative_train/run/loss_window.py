@@ -154,7 +154,7 @@ class LossWindow:
             )
 
     def _find_empty(self, per_step: list[Terms]) -> list[str]:
-        """Return a notice for each loss term that has no valid item in one of these steps. Each term is reported only
+        """Return a notice for each loss term that had no valid item in at least one of the steps; each term is reported
         once per session. `per_step`: values of the terms in each step."""
         if not any(None in values for values in per_step):
             return []

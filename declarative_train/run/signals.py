@@ -188,8 +188,8 @@ def code_without_save(loses: bool, number: int | None) -> int:
 
 
 def late_reason() -> str:
-    """Return the clause of a message that names the exceeded time limit: that of the save in progress or, without a
-    save, that of a step."""
+    """Return the clause of a message that says what took longer than its time limit: the save in progress or, without a
+    save, the step."""
     if SAVING.since_s is not None:
         return f"since the checkpoint was not written within {limit_s('DTRAIN_SAVE_S'):g} s (DTRAIN_SAVE_S)"
     return f"since no step finished within {limit_s('DTRAIN_GRACE_S'):g} s (DTRAIN_GRACE_S)"

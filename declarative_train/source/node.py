@@ -188,7 +188,7 @@ def is_plain(node: Node) -> bool:
 
 def kind_of(node: Node) -> str:
     """Return the kind of a node, for a message: `a list`, `a mapping`, `a text` or `nothing`. For a number or a
-    boolean, return its text in backticks. (`describe_node` also quotes a text.)"""
+    boolean, return its text in backticks."""
     if not isinstance(node, Scalar):
         return "a list" if isinstance(node, Sequence) else "a mapping"
     return "a text" if isinstance(node.value, str) else "nothing" if node.value is None else f"`{node.text}`"

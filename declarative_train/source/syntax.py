@@ -308,8 +308,8 @@ class _Explainer:
         return Explanation(fits_no_line(self._span(self.at, end), found, tuple(wanted)))
 
     def _open_columns(self) -> list[tuple[int, str]]:
-        """Return (start column, description) of each mapping or list above this line to which the line could belong,
-        the innermost first."""
+        """Return (start column, description) of each mapping or list to which the wrong line could belong. They begin
+        on the lines above it; the innermost is first."""
         wanted: list[tuple[int, str]] = []
         limit = 1 << 30
         for number in range(self.number - 1, 0, -1):

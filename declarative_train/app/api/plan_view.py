@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def load_plan(path: str | os.PathLike[str]) -> PlanView:
-    """Return the plan in a file, which was written by `PlanView.save` or `dtrain plan -o`, or is the `plan.json` of a
-    run or an export. Raises DtrainError."""
+    """Return the plan in a file. The file was written by `PlanView.save` or `dtrain plan -o`, or is the `plan.json` of
+    a run or an export. Raises DtrainError."""
     try:
         plan = from_json(Path(path).read_text(encoding="utf-8", errors="replace"))
     except OSError as error:

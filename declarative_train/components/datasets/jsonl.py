@@ -51,9 +51,9 @@ class JsonlDataset(FilesDataset):
 
 
 def _read(path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Table:
-    """Return the table of a file. `bad`: list to which a pair (line, reason) is appended for each blank line and, if
-    bad rows are skipped, for each line that is left out. `budget`: limit on the memory for compressed text; None: no
-    limit. Raises SourceError."""
+    """Return the table of a file. `bad`: list to which (line, reason) is appended for each line that is left out. Blank
+    lines are always left out, bad rows only if the recipe skips them. `budget`: limit on the memory for compressed
+    text; None: no limit. Raises SourceError."""
     import pyarrow as pa
     from pyarrow import json
 

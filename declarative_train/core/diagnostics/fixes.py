@@ -80,10 +80,9 @@ def _locate_word(fix: Fix, lines: Lines | None) -> Fix | None:
 
 
 def apply_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str], *, unsafe: bool = False) -> FixResult:
-    """Apply the safe fixes to the texts, and return the edited texts. `unsafe`: apply the other fixes too.
+    """Apply the safe fixes to the texts, and return the edited texts. `unsafe`: apply the unsafe fixes too.
 
-    `texts`: a dict from path to text, with the line breaks of the file. A fix is not applied if its path is not in
-    `texts`, because it is in an option or in a file that was not read."""
+    `texts`: a dict from path to text, with the line breaks of the file. A fix for another path is not applied."""
     lines = {path: Lines(path, text) for path, text in texts.items() if not path.startswith("--")}
     made: dict[str, list[_Edit]] = {}
     fixed: list[Diagnostic] = []

@@ -83,8 +83,8 @@ def _escape(text: str, also: str = "") -> str:
 def junit(diagnostics: Sequence[Diagnostic], texts: Mapping[str, str]) -> str:
     """Return diagnostics as JUnit XML with one suite for each file. `texts`: the text of each checked file by path.
 
-    An error is a failed case. A warning is a skipped case, because a failure would stop a CI job, and `dtrain lint`
-    succeeds with warnings. A file without diagnostics is a passed case."""
+    An error is a failed test case. A warning is a skipped one, because a failure would stop a CI job, and `dtrain lint`
+    succeeds with warnings. A file without diagnostics is a passed test case."""
     by_path: dict[str, list[Diagnostic]] = {path: [] for path in texts if not path.startswith("--")}
     for diagnostic in diagnostics:
         by_path.setdefault(diagnostic.span.path, []).append(diagnostic)

@@ -95,8 +95,8 @@ class SharedParameters:
             distributed.send(tensor, rank, group=self._group)
 
     def without_copies(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return those of this rank's `gradients` that count in the norm. If several stages have copies of a parameter,
-        its gradient counts only in the first of them."""
+        """Return those of this rank's `gradients` from which the global gradient norm is computed. If several stages
+        have copies of a parameter, only the first of them uses its gradient."""
         named = self._parameters_by_name()
         elsewhere = {id(named[name].grad) for name, (first, *_) in self._members.items() if first != self._me}
         return [gradient for gradient in gradients if id(gradient) not in elsewhere]

@@ -142,7 +142,7 @@ def _begin_average(
     bucket: Sequence[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None
 ) -> Callable[[], None]:
     """Start to average the gradients in `bucket` over `ranks`. Return a function that waits for the averages and copies
-    them into the gradients. `dtype`: dtype of the message; None: that of the gradients."""
+    them into the gradients. `dtype`: dtype in which gradients are sent; None: the dtype that they have."""
     whole = torch.cat([gradient.reshape(-1) for gradient in bucket]).to(dtype or bucket[0].dtype)
     end = ranks.begin_sum_(whole)
 

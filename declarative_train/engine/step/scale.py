@@ -77,8 +77,8 @@ class Scale:
 class LossScale:
     """Loss scale for fp16: a factor of the loss, so that small gradients do not become 0 in half precision.
 
-    It works like torch's GradScaler, with two differences. The factor stays on the device. Whether a step was finite is
-    decided by the global gradient norm, which is equal on all ranks, so that all ranks skip the same steps."""
+    It works like torch's GradScaler, with two differences. The factor stays on the device. A step is skipped if the
+    global gradient norm is not finite; this norm is equal on all ranks, so all ranks skip the same steps."""
 
     def __init__(self, device: torch.device) -> None:
         self.factor = torch.tensor(START, device=device)

@@ -89,8 +89,8 @@ def rename_tensors(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str,
 
 
 def join_tensors(source: Tensors, made: Mapping[str, Sequence[PartPlan]]) -> Tensors:
-    """Return parameters that are made of one or several tensors of a file. `made`: a dict from each parameter to its
-    parts, which are stacked by rows."""
+    """Return the parameters that are made from the tensors `source` of a file, each from one or several. `made`: a dict
+    from each parameter to its parts, which are stacked by rows."""
     shapes, _ = join_shapes(made, source.shapes)
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:

@@ -53,7 +53,7 @@ class ProgramInput:
 @dataclass(frozen=True)
 class ProgramOutput:
     """Output of an exported program. `meanings`: for each loss that reads the output, what its numbers mean (scores,
-    classes, ...). `unit`: the program converts the output to the unit of this meaning; None: no conversion."""
+    classes, ...). `unit`: the meaning with the unit to which the program converts the output; None: no conversion."""
 
     name: str
     dtype: torch.dtype

@@ -77,7 +77,8 @@ class PublishedWeights:
 
     @staticmethod
     def unpack(source: Tensors) -> Tensors:
-        """Return the tensors of a file. Those that are stored in four bits (MXFP4) are unpacked when they are read."""
+        """Return the tensors `source` of a file. Those that are stored in four bits (MXFP4) are unpacked when they are
+        read."""
         return unpack(source)
 
     @staticmethod

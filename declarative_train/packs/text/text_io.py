@@ -58,9 +58,9 @@ def find_text_output(plan: Plan) -> TextOutput | None:
 
 
 def find_policy_output(plan: Plan) -> TextOutput | None:
-    """Return the output with the logits of the next token in a plan without a `cross_entropy`, such as preference
-    optimisation. It must come from a node that has trained parameters and is read by another node. Return None if there
-    is not exactly one such node."""
+    """Return the output that predicts the next token in a plan without a `cross_entropy`, such as preference
+    optimisation. It is the only node that computes logits from tokens, has trained parameters, and is read by another
+    node. Return None if there is not exactly one such node."""
     graph = prune(plan, list(dict.fromkeys(term.input for term in plan.objective.terms)))
     read = {edge for node in graph.nodes for edge in node.inputs.values()}
     trained = [parameter.name for parameter in plan.parameters if not parameter.frozen]

@@ -2,10 +2,10 @@
 without memory.
 
 Three things shorten the traces. In a model with a long chain of equal blocks, two short chains are traced, and the
-memory is extrapolated (`extrapolate.py`). Very many ranks are replaced by a few. Many microbatches are replaced by
-three smaller numbers of them. If the trace of a pipeline would still take more than a few seconds, its memory is
-estimated instead (`planner/estimate/memory.py`), with factors from a trace of the model on one device.
-"""
+memory is extrapolated (`extrapolate.py`). Very many ranks are replaced by a few. For a pipeline with many microbatches,
+three steps with fewer are traced, and the memory is extrapolated. If the trace of a pipeline would still take more than
+a few seconds, its memory is estimated instead (`planner/estimate/memory.py`), with factors from a trace of the model on
+one device."""
 
 from __future__ import annotations
 

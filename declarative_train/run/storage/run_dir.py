@@ -369,9 +369,9 @@ def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | N
 
 
 def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return the checkpoint at `path`, which the user chose, and the run that continues from it. This is the
-    checkpoint's own run, or a new one if the own run is not on this machine or has newer checkpoints, which must not be
-    overwritten. Raises CheckpointFailure if the checkpoint is damaged."""
+    """Return the checkpoint at `path`, which the user chose, and the run that continues from it. This is the run that
+    saved the checkpoint. It is a new run if the old one is not on this machine, or has newer checkpoints, which must
+    not be overwritten. Raises CheckpointFailure if the checkpoint is damaged."""
     root, _, _ = path.rpartition("/")
     store = CheckpointStore(root)
     try:

@@ -207,8 +207,8 @@ class _Observer:
         }
 
     def totals(self, result: StepResult) -> tuple[list[float], list[float]]:
-        """Return (counts, sums), with one number for each loss term. A sum is that of the items on this rank; the count
-        by which it is divided is that of all ranks."""
+        """Return (counts, sums), one of each for every loss term. A sum is over the items of this rank. A count is the
+        number of items of all ranks, by which the sum is divided."""
         counts = result.counts.tolist() if isinstance(result.counts, torch.Tensor) else list(result.counts)
         sums = [sum(float(value) for value in term) for term in zip(*result.sums, strict=True)]
         return [float(each) for each in counts], sums

@@ -50,7 +50,8 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """Headers of the tensors in the files of a model, by name. The object is cached until the files change."""
+    """Headers of the tensors in a model's files, by name of the tensor. `tensors_in` caches this object until the files
+    change."""
 
     tensors: Mapping[str, Header]
 
