@@ -18,7 +18,7 @@ class Candidates(NamedTuple):
     read         function that takes a column name and returns its values
     shuffled     function that returns 0..n-1 in random order, which depends only on the seed and the name of the set
     by, sort     keys of `data.window`: the columns by which its rows are grouped and ordered; None if not set
-    behind       for a split of type `last`: fraction of the rows, at their end, that later sets of this type take"""
+    behind       for a split of type `last`: fraction of the rows at the end that sets later in the recipe take"""
 
     num_rows: int
     num_total: int

@@ -114,7 +114,8 @@ class RowChain(SetRows):
         return np.concatenate(listed) if listed else np.empty(0, np.int64)
 
     def pick(self, places: np.ndarray) -> SetRows:
-        """Return the rows at the indices `places` (ascending) of this set, as a RowChain with one piece per table."""
+        """Return the rows at some indices of this set, as a RowChain with one piece per table. `places`: the indices,
+        ascending."""
         cuts = np.searchsorted(places, self.begins[1:-1])
         parts = zip(self.pieces, np.split(places, cuts), self.begins.tolist(), strict=False)
         return RowChain(tuple(piece.pick(mine - begin) for piece, mine, begin in parts), self.firsts)

@@ -66,8 +66,8 @@ class RemoteError(OSError):
 
 
 def retry(call: Callable[[], T]) -> T:
-    """Return the result of `call`, which is called again after temporary failures. Raises RemoteError, and
-    FileNotFoundError."""
+    """Call `call` until it succeeds, and return its result. It is called again, a limited number of times, only after a
+    temporary failure. Raises RemoteError, and FileNotFoundError."""
     begun, pause_s = time.monotonic(), FIRST_PAUSE_S
     for number in range(1, TRIES + 1):
         try:

@@ -155,9 +155,8 @@ class _Definitions:
         models: dict[str, type[BaseModel]],
         own: Schema | None = None,
     ) -> None:
-        """Add `$defs/NAME`: a mapping in which the value of `key` (such as `type`) selects one of `models`. Unknown
-        keys are errors. `own`: schema of further keys, which the mapping may have for every model.
-        """
+        """Add `$defs/NAME`: a mapping whose keys are those of one of `models`, selected by the value of `key` (such as
+        `type`). Other keys are errors. `own`: schema of further keys, which the mapping may have for every model."""
         self.definitions[name] = {}  # present before it is made, because it may contain itself
         branches = {}
         for kind, model in sorted(models.items()):

@@ -88,7 +88,8 @@ def find_metric(recipe: Recipe) -> tuple[str, bool]:
 
 
 def list_metrics(recipe: Recipe) -> dict[str, bool]:
-    """Return {name: True if larger values are better} for all losses and metrics that are known at the end of a run."""
+    """Return {name: True if larger values are better} for all losses and metrics of a run, those of the final
+    evaluation included."""
     sets = list_evaluated_sets(recipe.data.split, recipe.evaluation)
     final = tuple(each for each in recipe.data.split if each in FINAL_SETS and each not in sets)
     return list_watched_names((*sets, *final, "training"), recipe.objective)

@@ -154,8 +154,8 @@ class AfterStep:
             yield from self.evaluate_set(name, weights_step=best)
 
     def warn_of_nan(self, values: dict[str, float]) -> Iterator[Event]:
-        """Yield a warning for each metric in `values`, the final results, that is nan. Loss terms are left out, because
-        the training loop already reports them."""
+        """Yield a warning for each metric that is nan in `values`, the results at the end of the run. Loss terms are
+        left out, because the training loop already reports them."""
         for name, value in values.items():
             if math.isnan(value) and not name.partition("/")[2].startswith("loss"):
                 yield Notice(f"at the end, {nan_message(name)}", time.time(), is_warning=True)

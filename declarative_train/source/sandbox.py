@@ -45,8 +45,8 @@ class NoValue(Exception):  # noqa: N818
 
 
 class NameMissing(Exception):  # noqa: N818
-    """Error: a template uses a name that does not exist. `owner`: the value that does not have the attribute or item;
-    None if the name is that of a variable."""
+    """Error: a template uses a name that does not exist. `owner`: the value that lacks the attribute or item `name`;
+    None if `name` is a variable."""
 
     def __init__(self, owner: object, name: object) -> None:
         super().__init__(str(name))

@@ -80,9 +80,8 @@ def needs_values(type: str, target: TensorSpec, low: float, high: float, what: s
 
 
 def class_axis(shape: tuple[int, ...], class_dim: int) -> int | None:
-    """Return the index of the class dimension in `shape`, the shape of one sample. `class_dim` counts the batch as
-    dimension 0 and may be negative. Return None if it is the batch or not a dimension.
-    """
+    """Return the index of the dimension `class_dim` in `shape`, the shape of one sample. `class_dim` counts the batch
+    as dimension 0 and may be negative. Return None if it is the batch, or if there is no such dimension."""
     rank = len(shape) + 1
     dim = class_dim + rank if class_dim < 0 else class_dim
     return dim - 1 if 1 <= dim < rank else None

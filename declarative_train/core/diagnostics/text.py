@@ -73,8 +73,8 @@ def _painter(color: bool) -> Callable[[str, str], str]:
 
 
 def _underline(text: str, span: Span) -> tuple[str, tuple[int, int]]:
-    """Return (line, (start, width)): the source line `text` as it is printed, and the position of the marks to print
-    below it, which show the span. `start`, `width`: in terminal cells."""
+    """Return (line, (start, width)): the source line `text` as it is printed, and where the marks that show the span
+    are printed below it, in terminal cells."""
     start = min(span.column - 1, len(text))
     end = span.end_column - 1 if span.end_line == span.line else len(text.rstrip())
     end = max(min(end, len(text)), start)

@@ -196,8 +196,7 @@ class RunningStage(PipelineStage):
         return [info for infos in kept for info in infos if isinstance(getattr(info, "buffer", None), torch.Tensor)]
 
     def move_received(self, device: torch.device) -> None:
-        """Replace the receive buffers by buffers on `device`, without values. On the device `meta` they need no
-        memory."""
+        """Move the receive buffers to `device`, without their values. On the device `meta` they need no memory."""
         for info in self.received:
             if info.buffer.device != device:
                 info.buffer = torch.empty_like(info.buffer, device=device).requires_grad_(info.buffer.requires_grad)

@@ -33,9 +33,9 @@ class Chunk:
 
 
 class ForwardPath:
-    """Preparation of batches and results on one rank, before and after the model runs. The model itself is a function
-    `call`, which methods get as an argument. `positions`: the ranks of the axis `context`, which divide the positions
-    of each row; None without this axis."""
+    """Steps before and after the model in a forward on one rank: copying the batch to the device, selecting the inputs,
+    and naming the outputs. The model itself is a function `call`, an argument of the methods. `positions`: the ranks of
+    the axis `context`, which divide the positions of each row; None without this axis."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self._device = device

@@ -204,8 +204,8 @@ def _encode(work: EncodingJob, start: int, stop: int) -> _EncodedRun:
 
 
 def _sum_unread(parts: Iterable[Unread]) -> Unread:
-    """Merge dicts of consecutive parts of the texts, in the order of the texts. A dict maps a key that the chat
-    template does not read to (number of texts with this key, index of the first one)."""
+    """Merge the dicts `parts`, one for each run of consecutive texts, in the order of the texts. A dict maps each key
+    that the chat template does not read to (number of texts with this key, index of the first one)."""
     total: Unread = {}
     for part in parts:
         for key, (count, first) in part.items():

@@ -90,9 +90,9 @@ class Tokenizer(ABC):
         """Return the text of the token with this number."""
 
     def role(self, role: str, asked: bool | str) -> int | None:
-        """Return the number of the token that a field uses for `role` (bos, eos, pad or unk). `asked`: the value in the
-        recipe. A text: the token with this text. True: the token that the tokenizer itself defines for the role. False:
-        no token, so return None. Raises TokenizerError if the tokenizer does not have the token."""
+        """Return the number of the token that a field uses for `role` (bos, eos, pad or unk), or None for no token.
+        `asked`: the value in the recipe: the text of the token, True for the token that the tokenizer defines for the
+        role, or False for none. Raises TokenizerError if the tokenizer does not have the token."""
         if asked is False:
             return None
         if isinstance(asked, str):

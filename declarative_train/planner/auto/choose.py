@@ -152,9 +152,9 @@ def _find_doubtful(
 ) -> LayoutVerdict | None:
     """Return the verdict on the candidate to trace next, or None if a mode can be chosen without another trace:
 
-    - if no candidate is promising, the smallest one that is not traced - otherwise the one that `fastest` chooses, if
-    it does not fit by its estimate - otherwise the one with the shortest time, if it is not traced, and if a simpler
-    mode is chosen should it not fit
+    - if no candidate is promising, the smallest one that is not traced
+    - otherwise the one that `fastest` chooses, if it does not fit by its estimate
+    - otherwise the one with the shortest time, if it is not traced, and if a simpler mode is chosen should it not fit
 
     `promising`: the candidates that may fit. `possible`: all candidates without an error. `known`: {name of a traced
     candidate: its memory in bytes}."""

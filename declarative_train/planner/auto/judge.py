@@ -234,8 +234,7 @@ class Judge:
 
 
 def findings(recipe: Recipe) -> list[Diagnostic]:
-    """Return the diagnostics of those rules that need only the recipe. Rules that need the data or the graph are left
-    out."""
+    """Return the diagnostics of all rules that need only the recipe, neither the data nor the graph."""
     sections: Mapping[str, object] = {name: recipe.section(name) for name in SECTIONS if name != "model"}
     draft = Draft(recipe.tree, sections, recipe.model.scope, tuple(recipe.data.split), recipe.model.rules)
     return [diagnostic for rule in draft_rules() for diagnostic in rule(draft)]

@@ -82,8 +82,8 @@ def _waiting_s(estimate: EstimatePlan) -> float:
 
 
 def _data(plan: Plan, estimate: EstimatePlan) -> str:
-    """Return a text on the time to make the batches of a step: how long it takes, and whether the step waits for them.
-    If the training set stays on the GPU, the text says only this."""
+    """Return a text that says how long it takes to make the batches of a step, and whether the step waits for them. If
+    the training set stays on the GPU, the text says only this."""
     if not estimate.data_s:
         return "the training set stays on the GPU"
     workers = plan.data.workers

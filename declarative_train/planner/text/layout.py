@@ -157,8 +157,8 @@ def _pipeline(pipeline: PipelinePlan) -> list[str]:
 
 
 def _describe_shared(pipeline: PipelinePlan) -> list[str]:
-    """Return lines on the parameters that several pipeline stages have copies of. Parameters with copies in the same
-    stages share a line."""
+    """Return lines on the parameters of which several pipeline stages have copies. One line lists all parameters with
+    copies in the same stages."""
     by_stages: dict[tuple[int, ...], list[str]] = {}
     for item in pipeline.shared:
         by_stages.setdefault(item.stages, []).append(item.name)

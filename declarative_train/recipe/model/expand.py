@@ -330,10 +330,9 @@ class _Expander:
         return names[0] if len(names) == 1 else None
 
     def _open(self, draft: BlockDraft, fields: Mapping, bound: frozenset[str], frame: _GraphFrame) -> Scope | None:
-        """Return the expanded graph of the block that is the `type` of a node; None if it has an error. `draft`: the
-        node. `fields`: the node's keys that belong to the block, with templates rendered. `bound`: names of the block's
-        inputs that the node connects. `frame`: the graph that contains the node.
-        """
+        """Return the expanded graph of the block that the node `draft` uses; None if it has an error. `fields`: the
+        node's keys that belong to the block, with templates rendered. `bound`: names of the block's inputs that the
+        node connects. `frame`: the graph that contains the node."""
         block, at = draft.block, draft.type_span
         shipped = block.file is not None
         present = {entry.name for entry in (*draft.reserved, *fields)}

@@ -114,7 +114,7 @@ def first_plan(source: Source) -> Plan:
 def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[CandidatePlan]]:
     """Compile the plan's recipe with some changed settings, and in other layouts. Return (changes, layouts). `changes`:
     each change with the resulting memory and step time, the most useful first. `layouts`: those that fit, the fastest
-    first; empty if other layouts are not worth trying."""
+    first; none are tried for a single GPU, or if the plan is much too large."""
     usable = usable_bytes(plan)
     works: dict[str, Callable[[], Any]] = {}
     does_fit = peak_bytes(plan) <= usable

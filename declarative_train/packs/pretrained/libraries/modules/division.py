@@ -191,9 +191,9 @@ class _NoPeers:
 def _trace(
     layer: LibraryInterface, inputs: Inputs, size: int, cuts: Mapping[str, LayerCut]
 ) -> dict[str, tuple[int, ...]]:
-    """Run a forward on tensors without values, with the model divided over `size` ranks. `cuts`: {path of a submodule:
-    its division}. Return {path of a submodule: shape of the first tensor that it reads} for the submodules that have
-    parameters. The key "" has the shape of the model's output."""
+    """Return {path of a submodule: shape of the first tensor that it reads} for the submodules with parameters, if the
+    model is divided over `size` ranks. The key "" has the shape of the model's output. The shapes are those of a
+    forward on tensors without values. `cuts`: {path of a submodule: its division}."""
     with torch.device("meta"):
         module = build_node(layer, inputs).eval()
     peers: Any = _NoPeers(size)

@@ -119,7 +119,7 @@ _BARE: dict[str, nn.Module] = {}
 
 
 def key_of(layer: LibraryInterface, inputs: Inputs) -> str:
-    """Return the key of a layer's model in the cache. Equal models have equal keys."""
+    """Return the key of a layer's model in the cache: a text made of the layer's settings and inputs."""
     return f"{json.dumps(layer.as_data(), sort_keys=True)} {sorted(inputs.items())}"
 
 
