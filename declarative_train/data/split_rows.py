@@ -31,10 +31,9 @@ def split_rows(
     """Divide the rows of a table into `training` and the sets of `splits`, and return the rows of each set. No row is
     in two sets.
 
-    `by`, `sort`: keys of the section `data.window`; None without a window. Rows are assigned in this order: to sets
+    `by`, `sort`: keys of the section `data.window`; None if they are not set. Rows are assigned in this order: to sets
     defined by values, to sets of the last rows, to sets of random groups, to sets of random single rows. `training`
-    gets the rest. Splits with a source of their own are ignored. Raises SplitError.
-    """
+    gets the rest. Splits with a source of their own are ignored. Raises SplitError."""
     own = {name: split for name, split in splits.items() if split.own_source is None}
     if table.members:
         return _of_mixture(table, own, seed, by, sort)

@@ -72,9 +72,9 @@ class Observer:
         spec: TensorSpec,
         span: Span,
     ) -> ObservedValues | None:
-        """Return the values of a layer on the sample rows. Return None if the values of its inputs are unknown, or if
-        the layer fails. Also return None for a plugin's layer, and for layers that have parameters or buffers, draw
-        random numbers or mix samples.
+        """Return the values of a layer on the sample rows. Return None if the values of its inputs are unknown, if the
+        layer fails, or if it is never evaluated. Layers of plugins, and layers that have parameters or buffers, draw
+        random numbers or mix samples are never evaluated.
 
         `inputs`, `specs`: values and specs of the inputs by port. `spec`: spec of the output. `span`: the layer's place
         in the recipe."""

@@ -148,8 +148,8 @@ def uses_channels_last(plan: Plan, device: str) -> bool:
 
 
 def describe_layout(plan: Plan) -> str | None:
-    """Return as text whether convolutions use the memory format channels_last, and why. If this differs between the
-    devices that the run may get, it is given for each. Return None for a model without convolutions over images."""
+    """Return as text whether convolutions use the memory format channels_last, and why. There is one answer for each
+    device that the run may get, if the answers differ. Return None for a model without convolutions over images."""
     images, layout = image_layout(plan), plan.layout
     if not images.has_convolutions:
         return None

@@ -31,8 +31,8 @@ def flow(value: object) -> str:
 def lines(data: Mapping[str, object], depth: int = 0) -> Iterator[str]:
     """Yield the lines of a mapping as YAML. `depth`: level of indentation.
 
-    A list or mapping in it is written on one line if it fits. But a mapping always gets several lines if `depth` is 0,
-    or if all its values are mappings."""
+    A list or mapping inside it is written on one line if it fits. Mappings at `depth` 0, and mappings whose values are
+    all mappings, always get several lines."""
     indent = "  " * depth
     for key, value in data.items():
         name = flow(str(key))

@@ -44,9 +44,8 @@ class NpyDataset(FilesDataset):
     `.npz`: the arrays of the file are the columns, under their names. Several files are one table, file after file.
     `.npy`: each file is one column with the name of the file (`x.npy` is `x`); a structured array has one column for
     each of its fields. Local files that are not compressed are mapped into memory, not read. Compressed arrays are
-    decompressed when a field uses them. An array in an archive whose checksum is wrong is an error (mapped arrays of
-    more than 2 GiB are not checked).
-    """
+    decompressed when a field uses them. The checksums of arrays in an archive are verified, except for mapped arrays of
+    more than 2 GiB."""
 
     type: Literal["npy"] = "npy"
 

@@ -43,9 +43,8 @@ class PluginOptimizer(PluginComponent, Optimizer):
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
         """Return an estimate of how many elements of optimizer state a parameter of this shape has. The number is
-        measured by a step on a smaller parameter with equally many dimensions, and scaled to `shape`. If the user's
-        code may not run, the estimate is two for each element of the parameter.
-        """
+        measured by a step on a smaller parameter with the same number of dimensions, and scaled to `shape`. If the
+        user's code may not run, the estimate is two for each element of the parameter."""
         if not self.may_import:
             return 2 * prod(shape)
         small = tuple(min(size, 8) for size in shape)

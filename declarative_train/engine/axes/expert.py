@@ -2,9 +2,9 @@
 mixture-of-experts layer.
 
 Such a layer (`moe`, or one in a library's model) sends each row to the ranks with the row's experts, and receives the
-results (`ExpertRanks`). So the gradient of an expert already includes the rows of all ranks of the axis. It is averaged
-only over the ranks with a copy of the same expert. Like every gradient, it is then divided by the number of all ranks
-with different rows. Other parameters are whole on every rank, or sharded over `shard` and `expert` together."""
+results (`ExpertRanks`). So the gradient of an expert is already the sum over all ranks of the axis. It is averaged over
+the ranks with a copy of the same expert, and divided by the number of ranks of the axis. Other parameters are whole on
+every rank, or sharded over `shard` and `expert` together."""
 
 from __future__ import annotations
 

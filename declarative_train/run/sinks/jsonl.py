@@ -41,8 +41,8 @@ _KINDS: dict[str, type] = {
 
 
 class JsonlSink(Sink):
-    """Sink that appends to the file `path`. Steps and epochs are collected and written about every half second; any
-    other event is written at once, after those that wait. So a crash may lose the last steps, but none from before the
+    """Sink that appends to the file `path`. Steps and epochs are collected, and written about every half second. Any
+    other event is written at once, after the collected ones. So a crash may lose the last steps, but no step before the
     last checkpoint."""
 
     @classmethod
