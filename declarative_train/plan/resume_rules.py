@@ -61,7 +61,7 @@ RESUME_RULES = (
             *_all_below("training", "compile", "activation_checkpointing", "deterministic", "channels_last"),
             *_all_below("training.precision", "reduce", "matmul"),
         ),
-        "they only change how a step is computed",
+        "they only change how a step is computed, and rounding",
     ),
     ResumeRule("warned", ("data.transforms",)),
     ResumeRule("warned", _all_below("training", "lr_schedule", "clip_grad_norm", "non_finite", "ema")),
@@ -75,7 +75,7 @@ RESUME_RULES = (
             *_all_below("training.optimizer", "type", "momentum", "amsgrad", "centered", "initial_accumulator_value"),
             *_all_below("model.parameters.*", "optimizer", "frozen"),
         ),
-        "the optimizer state belongs to the other one",
+        "the saved optimizer state belongs to the other optimizer",
     ),
     ResumeRule("refused", ("seed",), "the order of the samples and all random numbers depend on it"),
     ResumeRule(
@@ -93,9 +93,9 @@ RESUME_RULES = (
     ResumeRule(
         "refused",
         ("model.graph", "model.blocks", *_all_below("model.parameters.*", "tie", "adapter")),
-        "the parameters belong to the other model",
+        "the saved parameters belong to the other model",
     ),
-    ResumeRule("refused", ("model.weights", "model.parameters.*.init"), "a checkpoint replaces the start values"),
+    ResumeRule("refused", ("model.weights", "model.parameters.*.init"), "they would have no effect: the checkpoint replaces the start values"),
 )
 _UNKNOWN = ResumeRule("refused", (), "it decides what the checkpoint holds")
 # key of a `Change` -> key of the rules above

@@ -53,7 +53,8 @@ compared with published ones. [Performance](performance.md#gpus) compares both w
 
 Errors are relative to the peak memory of a rank, in total and by class; a class counts if it is more than {small:.0%}
 of the total. A test fails above {bound:.0%} of the total and {class_bound:.0%} of a class (not of `mixtral`, whose ranks get
-unequal numbers of rows, which the plan cannot know). `gallery/dlrm` holds 0.12 MB in all.
+unequal numbers of rows, which the plan cannot know). An error of `gallery/dlrm` is large in percent, because it holds
+0.12 MB in all.
 
 | | measured | largest error of the total | largest error of a class |
 |---|---|---|---|
@@ -79,8 +80,8 @@ Not included:
 
 - temporary memory inside kernels, rounding and fragments of CUDA's allocator, NCCL's buffers, CUDA's context;
   [`dtrain fits`](fits.md) adds published figures for them
-- what `compile` saves in a block instead of what the uncompiled block saves. The compiled loss of GPUs is counted as it
-  is: it keeps no scores in float32 ([table](performance.md#gpus))
+- what a compiled block stores for the backward: the plan counts the tensors that the uncompiled block stores. Only the
+  compiled loss on GPUs is counted as compiled: it stores no scores in float32 ([table](performance.md#gpus))
 - metrics and evaluations
 
 For a GPU the trace still chooses torch's CPU kernels. A training set that a run keeps on its GPU is added if the plan
@@ -88,7 +89,7 @@ knows the GPU; the run decides again by the memory that is then free.
 
 ## How memory is measured
 
-The live bytes of real ranks (gloo, CPU) are counted in their second step by the same rule
+The live bytes of real ranks (gloo, CPU) are counted in their second step, which several ranks run three times, by the same rule
 (`planner/footprint/live_bytes.py`): each storage from the operation that allocates it until it is freed. With several
 ranks, the one with the largest difference is shown. {quick} of the cells run in `make test`, all cells and the shipped
 recipes in `make test-long`. `make planner` writes this page, [planner-cells.md](planner-cells.md) and
@@ -97,7 +98,7 @@ recipes in `make test-long`. `make planner` writes this page, [planner-cells.md]
 gloo computes in threads. After a collective has finished, such a thread may keep its tensors until it runs again, which
 on a busy machine can last for the next operations. `vit, fsdp 2, bf16, none` has 0.40 MB gathered at its peak; in 5 of
 118 steps, at a load of 12 to 17 on 2 cores, it had 0.60 or 0.65 MB (2.83 and 2.88 MB in total instead of 2.73). This
-can only add, so the smallest of {counted} counted steps is shown. GPUs make no such copy.
+can only add, so the smallest memory of the {counted} counted steps is shown. It is a matter of gloo, not of the plan.
 """  # noqa: E501
 
 CELLS_HEAD = """# Planner: measured cells
@@ -131,11 +132,12 @@ Tests compare the choice with a trace of every candidate (`tests/planner/test_au
 GPUs and a llama on 4, with devices of every size). There, and for a ViT and a ResNet on 2 GPUs, estimates were 0.75 to
 1.19 of the trace.
 
-`auto` can miss the best candidate if an estimate is further off, or if it has used up its number of traced calls, which
-take about 20 s of CPU time. (It counts calls instead of seconds, so that a recipe has one plan on all machines.) The
-plan then names the candidates that would be faster and were not traced. If even the smallest estimates do not fit,
-`auto` traces four of them before it reports that. It sorts candidates by estimated times. A mode that the recipe names
-is traced unless the trace fails or would take too long; then the plan says so.
+`auto` can miss the best candidate if an estimate is further off, or if it reaches its limit of traces, about 20 s of CPU
+time. The plan then names the candidates that would be faster and were not traced. If even the smallest estimates do not
+fit, `auto` traces four of them before it reports that.
+
+A mode that the recipe names is traced too, unless the trace fails or would need more than 2,500 calls of layers; then the
+plan says so. Both limits follow from the number of calls, not from a clock, so a recipe has the same plan on all machines.
 
 Layers, experts or positions divided over 2 to 16 ranks of a node (`tensor`, `expert`, `context`), alone, with fsdp or
 with ddp, are candidates too, where speeds are known or nothing else fits; so are `tensor` x `context`, and `tensor` x
