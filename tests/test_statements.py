@@ -34,7 +34,7 @@ README.md
         test_rules.py::test_the_bad_example_fires_inside_its_text
     the planner chooses the fastest mode that fits into memory, by its estimates
         planner/test_auto.py::test_on_known_hardware_the_least_time_of_what_fits
-    is found only by the run, which stops there, or leaves it out with `data.on_bad_row: skip`
+    is found only by the run. It stops there, or, with `data.on_bad_row: skip`, leaves the image out
         data/test_skipping.py::test_without_skip_a_broken_picture_ends_the_run_with_its_place
         data/test_skipping.py::test_a_broken_picture_is_stood_in_for_alike_on_every_layout
     On several nodes, `dtrain run` is started on each

@@ -35,8 +35,8 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def renames_of(weights: Weights) -> dict[str, str | None]:
-    """Return the `rename` of an entry of `model.weights`: a dict from old name to new name, or to None if the tensor is
-    dropped."""
+    """Return the `rename` of an entry of `model.weights`: a dict from a prefix of old names, or a selector, to what
+    replaces it, or to None if the tensors are dropped."""
     return {prefix: None if into == DROP else into for prefix, into in weights.rename.items()}
 
 

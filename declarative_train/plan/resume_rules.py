@@ -95,7 +95,11 @@ RESUME_RULES = (
         ("model.graph", "model.blocks", *_all_below("model.parameters.*", "tie", "adapter")),
         "the saved parameters belong to the other model",
     ),
-    ResumeRule("refused", ("model.weights", "model.parameters.*.init"), "they would have no effect: the checkpoint replaces the start values"),
+    ResumeRule(
+        "refused",
+        ("model.weights", "model.parameters.*.init"),
+        "they would have no effect: the checkpoint replaces the start values",
+    ),
 )
 _UNKNOWN = ResumeRule("refused", (), "it decides what the checkpoint holds")
 # key of a `Change` -> key of the rules above

@@ -21,8 +21,9 @@ NUM_STEPS = 3
 
 
 class FirstSteps:
-    """Check of the first three steps of a session. All ranks must call `add` and `report` after every step. At the end
-    of the session they must call `final`, while the gradients of the last step still exist."""
+    """Check of the first three steps of a session: `report` returns messages on parameters without a gradient, on
+    parameters that do not change, and on a loss that does not change. All ranks must call `add` and `report` after
+    every step. At the end of the session they must call `final`, while the gradients of the last step still exist."""
 
     def __init__(self, plan: Plan, engine: Engine, first_step: int) -> None:
         self._engine = engine

@@ -132,12 +132,13 @@ Tests compare the choice with a trace of every candidate (`tests/planner/test_au
 GPUs and a llama on 4, with devices of every size). There, and for a ViT and a ResNet on 2 GPUs, estimates were 0.75 to
 1.19 of the trace.
 
-`auto` can miss the best candidate if an estimate is further off, or if it reaches its limit of traces, about 20 s of CPU
-time. The plan then names the candidates that would be faster and were not traced. If even the smallest estimates do not
-fit, `auto` traces four of them before it reports that.
+`auto` can miss the best candidate if an estimate is further off, or if it reaches its limit of traces, about 20 s of
+CPU time. The plan then names the candidates that would be faster and were not traced. If even the smallest estimates do
+not fit, `auto` traces four of them before it reports that.
 
-A mode that the recipe names is traced too, unless the trace fails or would need more than 2,500 calls of layers; then the
-plan says so. Both limits follow from the number of calls, not from a clock, so a recipe has the same plan on all machines.
+A mode that the recipe names is traced too, unless the trace fails or would need more than 2,500 calls of layers; then
+the plan says so. Both limits follow from the number of calls, not from a clock, so a recipe has the same plan on all
+machines.
 
 Layers, experts or positions divided over 2 to 16 ranks of a node (`tensor`, `expert`, `context`), alone, with fsdp or
 with ddp, are candidates too, where speeds are known or nothing else fits; so are `tensor` x `context`, and `tensor` x

@@ -179,8 +179,9 @@ product) are the same in both.
 
 - On 8 GPUs their grouping adds {grouping:.1f} GB of live and {reserved:.1f} GB of reserved memory; {rest:.1f} GB of the
   published figure remain unexplained.
-- The 0.993 is partly luck. On 128 GPUs the simulation reserves {many:.1f} GB more than is live, but the published figure
-  leaves room for {few:.1f} GB only. The uncertain part is how far one stream can reuse memory that another one freed.
+- The 0.993 is partly luck. On 128 GPUs the simulation reserves {many:.1f} GB more than is live, but the published
+  figure leaves room for {few:.1f} GB only. The uncertain part is how far one stream can reuse memory that another one
+  freed.
 - From 8 to 128 GPUs the published figure falls by {fell:.1f} GB, and ours by {ours:.1f} GB. Ours are the shards of
   parameters and of AdamW's state, 12 bytes per parameter. With gradients, 16 bytes per parameter, it would be 15.1 GB;
   but no gradient exists yet at our peak.

@@ -121,10 +121,10 @@ def token_by_token(span: Span) -> Diagnostic:
 def lengths_do_not_fit(span: Span, message: str, help: str) -> Diagnostic:
     """lengths-do-not-fit (D028)
 
-    Finds: `length: {buckets: ...}` of a field together with another field that has another number of buckets, with a
-           `window`, or with a training set that cannot be read in any order or that skips bad rows while it is read.
-    Why:   a batch is made from samples of one bucket. All fields must therefore have the same buckets, and it must be
-           possible to read the samples in any order.
+    Finds: `length: {buckets: ...}` of a field in one of these cases: another field has a different number of buckets;
+           there is a `window`; the training set cannot be read in any order; bad rows are skipped while it is read.
+    Why:   a batch is made from samples of one bucket: the first, the second, ... of each field. So all fields need the
+           same number of buckets, and it must be possible to read the samples in any order.
     Diff:
         data:
           fields:

@@ -84,7 +84,8 @@ class PartSavePlanner(DefaultSavePlanner):
 
 
 class PartLoadPlanner(DefaultLoadPlanner):
-    """Load planner of DCP that also fills `parts`: this rank's blocks of each tensor that an axis divides."""
+    """Load planner of DCP that also loads into `parts`: this rank's blocks of each tensor that the parallel axis
+    `tensor` or `expert` divides over ranks. DCP itself cannot load a tensor that is divided into several blocks."""
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)

@@ -119,13 +119,12 @@ def choose_writers(layout: LayoutPlan) -> list[int]:
 def make_node_groups(
     layout: LayoutPlan, members: Sequence[int], everyone: ProcessGroup | None, limit: timedelta, *, writes: bool
 ) -> NodeGroups:
-    """Return the NodeGroups of the ranks `members`, all of which must call this. `everyone`: an existing process group
-    of `members` (None: torch's default group); it is used if all of them are on one node. `limit`: timeout of messages.
-    `writes`: also create `firsts`, the group of the first rank of each node.
+    """Return the NodeGroups of the ranks `members`, all of which must call this. `everyone`: an existing group of
+    exactly these ranks (None: torch's default group). It becomes the node's group if all of them are on one node.
+    `limit`: time limit of messages. `writes`: also make `firsts`, the group of the first rank of each node.
 
-    torch numbers the groups of a rank. `firsts`, which only first ranks have, is created last, so that all other groups
-    have the same number on each of their ranks.
-    """
+    `firsts` is made last: torch numbers the groups that each rank makes, and only first ranks make this one. A group
+    that is made after it would have another number on the first ranks than on the others."""
     nodes: dict[int, list[int]] = {}
     for rank in members:
         nodes.setdefault(rank // layout.gpus_per_node, []).append(rank)

@@ -80,9 +80,9 @@ class TensorNames(NamedTuple):
 
 
 class NameMap(NamedTuple):
-    """Names of the tensors of one model.
+    """Tensors in the files of one published model from which the parameters of a block get their values.
 
-    entries  tensors by parameter of the block; `*` in a name stands for the number of a repeated block
+    entries  names of the tensors, by parameter of the block; `*` stands for the number of a repeated block
     prefix   beginning of the names in files of a model with a head
     ignored  names of tensors that are not loaded
     drawn    parameters of the head, which keep random initial values if a file does not have them

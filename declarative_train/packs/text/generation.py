@@ -115,8 +115,8 @@ class TextModel:
         return self._run([*tokens, *[0] * self._extra])[len(tokens) - 1]
 
     def _compute_padded(self, tokens: list[int]) -> Tensor:
-        """Return the logits after the last of `tokens`. They are padded to the length of a training sample, which does
-        not affect the result of a causal model."""
+        """Return the logits of the token after the last of `tokens`. The tokens are first padded at the end to the
+        length of a training sample; a causal model does not see the padding."""
         padding = max(self._length - len(tokens), self._num_dropped)
         return self._run([*tokens, *([0] * padding)])[len(tokens) - 1]
 

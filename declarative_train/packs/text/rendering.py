@@ -73,9 +73,9 @@ class Rendering:
         return _extract_spans(self._render(self._template, names))
 
     def turns(self, names: Mapping[str, object]) -> tuple[str, list[tuple[int | None, int, int]]]:
-        """Render the template with the variables `names`. Return the text and its passages, each as (message, begin,
-        end). `message` is the index of the message for which a loop over messages writes the passage; None outside such
-        loops. Raises RenderError."""
+        """Render the template with the variables `names`. Return the text, and its division into passages
+        (message, begin, end). A passage is what a loop over messages writes for one message. `message`: index of that
+        message; None outside such loops. `begin`, `end`: positions in the text, in characters. Raises RenderError."""
         return _extract_turns(_extract_spans(self._render(self._template_of_turns, names))[0])
 
     def _render(self, template: Template, names: Mapping[str, object]) -> str:

@@ -68,8 +68,7 @@ class MemoryObserver:
                 self._claim_optimizer()
 
     def claim_state(self) -> None:
-        """Register all tensors that exist before a step, so that their memory is counted as parameters, optimizer state
-        or gradients."""
+        """Set the memory class of each tensor that exists before a step: PARAMETERS, OPTIMIZER or GRADIENTS."""
         engine, live = self._engine, self._live
         for module in engine.modules:
             for tensor in (*module.parameters(), *module.buffers()):

@@ -17,8 +17,9 @@ def _check_weight(weight: float) -> float:
 
 
 class LossTerm(Section):
-    """Term of the total loss. Its value is a mean: the sum over its valid elements, divided by their number, both over
-    the global batch. All further keys belong to its `type`."""
+    """Term of the total loss. Its value is a mean over the global batch: the sum over the elements, divided by their
+    number; with a mask, the weighted sum divided by the sum of the mask. Keys other than those below belong to its
+    `type`."""
 
     inline: ClassVar[str | None] = "component"
 

@@ -141,9 +141,9 @@ def restore_dims(y: Tensor, x: Tensor) -> Tensor:
 
 
 def mask_as_rows(mask: Tensor | None, x: Tensor) -> Tensor | None:
-    """Return `mask` with its leading dimensions flattened into one, for the N sequences in `x` (B, ..., T, D): a mask
-    (B, ..., S) becomes (N, S), and (B, ..., T, S) becomes (N, T, S). A leading dimension of size 1 is first repeated to
-    its size in `x`. Return None if `mask` is None."""
+    """Return the mask for the sequences into which `as_rows` flattens x: (B, ..., T, D) becomes (N, T, D). The leading
+    dimensions (B, ...) of the mask are flattened in the same way: (B, ..., S) becomes (N, S), and (B, ..., T, S)
+    becomes (N, T, S). Those of size 1 are first repeated to the size in `x`. None stays None."""
     if mask is None or x.dim() == 3:
         return mask
     leading = x.shape[:-2]
