@@ -56,9 +56,9 @@ class VisibleDevices:
 
 
 def choose_device(layout: LayoutPlan, num_visible: int, where: str = "here") -> DeviceChoice:
-    """Return the devices for ranks on one machine. With `layout.device: auto` and no GPU, the CPU is chosen. Raises
-    RunFailure if there are some GPUs, but fewer than the layout needs: a slow run on the CPU next to idle GPUs is
-    rarely intended. `num_visible`: number of visible GPUs. `where`: the machine, for messages (`here`, `on gpu07`)."""
+    """Return the devices for ranks on one machine. With `layout.device: auto`, the CPU is chosen if there is no GPU.
+    Raises RunFailure if there are GPUs, but fewer than the layout needs. `num_visible`: number of visible GPUs.
+    `where`: the machine, for messages (`here`, `on gpu07`)."""
     if layout.device == "cpu":
         return DeviceChoice("cpu")
     if layout.device == "mps":

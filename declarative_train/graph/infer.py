@@ -139,9 +139,10 @@ class Inference:
         rules: Sequence[ParameterRule] = (),
         model: Scope | None = None,
     ) -> None:
-        """Set up an inference. `precision`: precision of the training, for messages. `probes`: cache of the results of
-        running layers. `observer`: evaluates nodes on sample rows. `rules`: parameter rules, which may add adapters to
-        layers. `model`: scope of the whole model, needed for adapters that are read from a folder."""
+        """Prepare the shape inference of a model. `precision`: precision of the training, for messages. `probes`: cache
+        of the results of running layers. `observer`: evaluates nodes on sample rows. `rules`: parameter rules, which
+        may add adapters to layers. `model`: scope of the whole model, needed for adapters that are read from a
+        folder."""
         self._observer = observer or Observer(None)
         self.diagnostics: list[Diagnostic] = []
         self.parameters: dict[str, tuple[int, ...]] = {}

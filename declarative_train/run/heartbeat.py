@@ -2,9 +2,7 @@
 ranks that are stuck.
 
 A rank that hangs cannot report this itself, and the others wait for it in a collective. So a thread of each rank writes
-the step, the current collective and a count of batches. (torch's flight recorder, which works for gloo and NCCL, has
-the collective.) A process that is stopped writes nothing.
-"""
+the step, the current collective (from torch's flight recorder) and a count of batches."""
 
 from __future__ import annotations
 

@@ -42,11 +42,10 @@ def load(
     rules: MergeRules,
 ) -> tuple[Document | None, list[Diagnostic]]:
     """Read a recipe and merge its parts. Return the merged document, or None if there is no text, and all diagnostics.
+    If the text is not YAML, the document is empty and not `complete`.
 
-    A text that is not YAML gives an empty document that is not `complete`; messages can still quote its text. `text`:
-    used instead of the content of the file at `path`. `texts`: {path: text} used instead of the content of any files.
-    `over`: mappings that are merged last, such as the settings of one run of a sweep.
-    """
+    `text`: used instead of the content of the file at `path`. `texts`: {path: text} used instead of the content of any
+    files. `over`: mappings that are merged last, such as the settings of one run of a sweep."""
     given = {} if text is None else {path: text}
     return _Loading(path, {**(texts or {}), **given}, rules).load(with_, set_, over)
 
@@ -219,6 +218,6 @@ class _Loading:
         return names
 
     def _is_outside(self, real: str, recipe: str) -> bool:
-        """Return whether a file (`real`: its real path) is not in the folder tree of the recipe."""
+        """Return whether a file is outside the folder tree of the recipe. `real`: path of the file, without links."""
         root = find_tree(recipe)
         return os.path.commonpath([root, real]) != root

@@ -274,9 +274,9 @@ def bind_stages(plan: Plan, built: BuiltModel, runner: StepRunner) -> list[Stage
 
 
 def keep_parameters(module: nn.Module) -> None:
-    """Make `module.parameters()` always return the present parameters, even while half-precision copies replace them in
-    the module during a step (`step/precision.py`). Pipeline schedules that split the backward call it to find the
-    tensors that need gradients."""
+    """Make `module.parameters()` always return the parameters that the module has now. Pipeline schedules that split
+    the backward call it during the step, while half-precision copies replace the parameters in the module
+    (`step/precision.py`)."""
     found = list(module.parameters())
     module.parameters = lambda recurse=True: iter(found)  # type: ignore[method-assign]
 

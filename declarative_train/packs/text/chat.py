@@ -78,7 +78,7 @@ class Message(dict[str, Any]):
         self._own, self._read = own, {"role", *FLAGS}
 
     def unread(self) -> list[str]:
-        """Return the keys of the data that have a value but were not read by the template."""
+        """Return the keys of this message in the data that have a value, but that the chat template did not read."""
         read = self._read if self._read.isdisjoint(_THOUGHTS) else {*self._read, *_THOUGHTS}
         return [key for key, value in super().items() if key in self._own and key not in read and _has_content(value)]
 

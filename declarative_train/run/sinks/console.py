@@ -4,9 +4,8 @@ ended.
 Without a terminal the sink prints plain lines; with `quiet`, only warnings. The result of the run is printed later, by
 the command that started the run (`app/views/result.py`).
 
-The training loop itself draws the bar, at most ten times a second, from numbers that are already on the host. So the
-bar needs neither a synchronisation nor a second thread.
-"""
+The training loop itself draws the bar, without a second thread. Drawing does not wait for the device, because the
+numbers are already on the host."""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ class Contrast(nn.Module, LossModule):
     """Contrastive loss between two views of each sample, `input` and `target` (R, D). Padding rows are not used as
     negatives. `count` is the number of rows.
 
-    The engine sets `groups` (`components/layers/sample_groups.py`). If a group is larger than a rank's microbatch in
-    training, its rows are gathered from its ranks, with gradients. In an evaluation, the rows of all ranks are gathered
-    and stored until a group is complete. Then each rank computes the loss of some of its rows.
-    """
+    `groups`, set by the engine, says which rows are compared (`components/layers/sample_groups.py`). In training, a
+    group that is larger than a rank's microbatch is gathered from its ranks, with gradients. In an evaluation, the rows
+    of all ranks are gathered and stored until a group is complete; then each rank computes the loss of some of its
+    rows."""
 
     def __init__(self, temperature: float, symmetric: bool, normalize: bool, over: int | None) -> None:
         super().__init__()

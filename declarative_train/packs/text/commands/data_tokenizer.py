@@ -141,8 +141,9 @@ def _files(paths: list[str]) -> list[tuple[Table, str, SetRows]]:
 
 
 def _read_texts(recipe: Recipe) -> list[tuple[Table, str, SetRows]] | None:
-    """Return (table, column, training rows) for each text column that a field turns into tokens, or for the files of a
-    stream of tokens. If there are no such texts, print an error and return None."""
+    """Return (table, column, rows) for each column of texts from which a tokenizer is trained. These are the training
+    rows of columns that fields turn into tokens or, if the source is a stream of tokens, all files. If there are no
+    texts, print an error and return None."""
     from declarative_train.data.rows import RowRange
     from declarative_train.data.split_rows import TRAINING, split_rows
     from declarative_train.packs.text.text_files import TextDataset
