@@ -214,7 +214,7 @@ class Tally(ABC):
 
     @abstractmethod
     def add(self, values: "Sequence[np.ndarray]") -> None:
-        """Add a chunk of N rows. `values`: one array (N, ...) per column of the field."""
+        """Add N rows to the statistics. `values`: one array (N, ...) per column of the field."""
 
     @abstractmethod
     def result(self) -> dict[str, object]:

@@ -50,7 +50,7 @@ class PipelineSchedule:
         return next(rank for rank in range(num_ranks) if stage in self.stages_of(rank, num_ranks, num_stages))
 
     def holds(self, num_stages: int) -> bool:
-        """Return whether a rank may hold `num_stages` stages."""
+        """Return whether the schedule works with `num_stages` stages on each rank."""
         least, most = self.stages_per_rank
         return least <= num_stages and (most is None or num_stages <= most)
 

@@ -116,7 +116,7 @@ def _serve_for(listening: socket.socket, parent: int) -> None:
 
 
 def connect(address: str, port: int) -> TCPStore:
-    """Return a client of the store that is served at an address and port."""
+    """Return a client of the key-value store that a server offers at an address and port."""
     return TCPStore(address, port, None, False, timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S")))
 
 

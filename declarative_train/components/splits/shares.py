@@ -106,8 +106,8 @@ def group_order(rows: Candidates) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_comparable(values: np.ndarray) -> np.ndarray:
-    """Return the values of a column in a form that can be compared. An object column becomes texts, in which all
-    missing values are the same text. Other columns are returned unchanged."""
+    """Return the values of a column, converted so that they can be compared. An object column becomes texts, in which
+    all missing values are the same text. Other columns are returned unchanged."""
     import numpy as np
 
     if values.dtype != object:

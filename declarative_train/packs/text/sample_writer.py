@@ -33,7 +33,7 @@ _SAMPLES = 2**33  # random stream that training and evaluations do not use
 
 
 def make_writer(plan: Plan, engine: EvaluableModel) -> SampleWriter | None:
-    """Return a writer if the plan has `evaluation.samples`; otherwise None."""
+    """Return the writer of generated texts (`evaluation.samples`) for a plan; None if the plan has no such key."""
     samples = None if plan.evaluation is None else plan.evaluation.samples
     return None if samples is None else SampleWriter(plan, samples, engine)
 

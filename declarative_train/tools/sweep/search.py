@@ -69,8 +69,8 @@ class Search(ABC):
 
     @abstractmethod
     def tell(self, point: Point, value: float | None, *, pruned: bool = False) -> None:
-        """Receive the result of a point. `value`: value of the sweep's metric, None if the run gave none. `pruned`: the
-        run was stopped early because it was hopeless."""
+        """Receive the result of a point (one run of the sweep). `value`: value of the sweep's metric, None if the run
+        gave none. `pruned`: the run was stopped early because it was hopeless."""
 
 
 class FixedSearch(Search):

@@ -140,7 +140,8 @@ class SweepRunner:
         return EXIT_FAILED if any(result.state == "failed" for result in self.results.values()) else 0
 
     def _begin(self, free: list[DeviceSlot]) -> bool:
-        """Start the next point in one of the `free` slots. Return whether there was another point."""
+        """Start the run of the sweep's next point in one of the `free` slots. Return whether there was another
+        point."""
         point = self.search.next()
         if point is None:
             return False

@@ -36,7 +36,8 @@ def resize(picture: Any, height: int, width: int, method: Method, box: tuple[int
 
 
 def crop(picture: Any, top: int, left: int, height: int, width: int) -> Any:
-    """Return a part of an image. It is black where it is outside the image."""
+    """Return the rectangle of an image that begins at pixel (`top`, `left`). It is black where it is outside the
+    image."""
     if (left, top, width, height) == (0, 0, *picture.size):
         return picture
     return picture.crop((left, top, left + width, top + height))

@@ -92,8 +92,8 @@ def _list_paths(model: nn.Module, plan: Mapping[str, Any]) -> list[str] | str:
 
 
 def _prefix(model: Any) -> str:
-    """Return the path, with a dot at its end, of the submodule that contains all but the head, such as `model.`. Return
-    "" for a model without a head."""
+    """Return the path, with a dot at its end, of the submodule that contains the model without its head, such as
+    `model.`. Return "" for a model without a head."""
     return f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
 
 
