@@ -211,8 +211,8 @@ def offer_sets(spec: DataSpec) -> Iterator[Offer | None]:
 
 
 def accept(spec: DataSpec, made: Offer) -> bool:
-    """Map the sets that another process shares, so that `prepare_sets` returns them. `made`: the reference to them.
-    Return False if they cannot be mapped."""
+    """Map into memory the prepared sets that another process shares; `prepare_sets` then returns them. `made`:
+    reference to them. Return False if they cannot be mapped."""
     try:
         sets = _read(made)
     except (OSError, ValueError, pickle.UnpicklingError, AttributeError, ImportError):

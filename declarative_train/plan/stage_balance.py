@@ -56,8 +56,8 @@ def _partition(
     `costs`: cost of each node. `counts`: whether each node has parameters; every part must have such a node. `uncut`:
     indices at which no part may end.
 
-    If several divisions are equally good, the one with the smallest sum of the squared costs is chosen. The method is
-    dynamic programming, O(parts x nodes^2).
+    Of several equally good divisions, the one with the smallest sum of squared costs is returned. The method is dynamic
+    programming, O(parts x nodes^2).
     """
     total = len(costs)
     sums = [0, *accumulate(costs)]

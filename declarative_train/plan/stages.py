@@ -261,6 +261,6 @@ def _check_copies(
 
 
 def _cut_span(site: PlacementInput, stage: int) -> Span:
-    """Return the place in the recipe of the cut before stage `stage`. If the recipe does not list the cuts, return the
-    place of the nearest key above, such as `parallelism.pipeline`."""
+    """Return the span in the recipe of the cut before stage `stage`. If the recipe does not list the cuts, return the
+    span of the nearest key above, such as `parallelism.pipeline`."""
     return site.recipe.span(("parallelism", "pipeline", "cut_before", stage - 1))

@@ -62,8 +62,8 @@ def _parts(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[st
 
 
 def part_places(plan: Plan) -> list[str]:
-    """Return, as a text for each part of a batch, which device or ranks compute it. A batch has one part for each
-    data-parallel rank. Ranks of other axes can share a part."""
+    """Return a text for each part of a batch: the device or the ranks that compute it. A batch has one part for each
+    data-parallel rank; ranks of other axes can share a part."""
     layout, count = plan.layout, plan.batch.data_parallel_size
     if layout.is_one_process:
         return ["process"] if count == 1 else [f"device {index}" for index in range(count)]

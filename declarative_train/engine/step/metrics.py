@@ -51,8 +51,8 @@ class Metrics:
                 module.update(judged, target, None if metric.mask is None else values[metric.mask], row_weight)
 
     def _in_unit(self, unit: UnitPlan, values: torch.Tensor) -> torch.Tensor:
-        """Return values (B, *S) in the unit of the target's columns, for example without normalisation. They are
-        computed in float64, so that a large offset costs no precision."""
+        """Convert `values` (B, *S) to the unit of the target's columns, for example by undoing a normalisation. The
+        result is float64, so that a large offset costs no precision."""
         multiply, add = self._units[unit.field]
         return values.double() * multiply + add
 

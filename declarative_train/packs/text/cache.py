@@ -169,8 +169,8 @@ def _encode_in_memory(work: EncodingJob) -> Tokens:
 
 
 def _split_texts(work: EncodingJob) -> list[tuple[int, int]]:
-    """Divide the texts into parts (start, stop). The division does not depend on the machine, so that parts that an
-    interrupted process finished can be used again."""
+    """Return the ranges (start, stop) of texts that are encoded separately. They do not depend on the machine, so that
+    ranges that an interrupted process finished can be used again."""
     size = max(-(-work.num_texts // _PARTS), 1 if work.size_bytes > _SMALL else _LEAST_PART)
     return [(start, min(start + size, work.num_texts)) for start in range(0, work.num_texts, size)]
 

@@ -408,9 +408,9 @@ class _Expander:
         yield from (unused_input(block.port_spans[name], name, block.name) for name in unread)
 
     def _check_reuses(self, nodes: Iterable[ModelNode]) -> None:
-        """Report each `reuse` node that calls a block again but does not connect the same inputs as the first call. The
-        connected inputs decide which nodes the expanded block has, so their names must be the same. The values that
-        they read may differ."""
+        """Report each `reuse` node that calls a block, but not with the same connected inputs as the first call. The
+        connected inputs decide which nodes the block has, so they must be the same in every call. Their values may
+        differ."""
         by_name = {node.name: node for node in nodes}
         for node in nodes:
             target = by_name.get(node.target) if isinstance(node, ReuseNode) else None

@@ -291,7 +291,7 @@ def _add_activation(kind: Any) -> Any:
 
 def find_model(layer: LibraryInterface) -> nn.Module:
     """Return a layer's model from the cache, no matter for which inputs it was created. If the cache has none, create
-    it, without inputs."""
+    one, without inputs."""
     begin = key_of(layer, {}).removesuffix("[]")
     return next((module for key, module in reversed(_BARE.items()) if key.startswith(begin)), None) or bare(layer, {})
 

@@ -73,8 +73,8 @@ def _find(layer: PartInterface, inputs: Inputs) -> ModelParts | str:
 
 
 def _list_paths(model: nn.Module, plan: Mapping[str, Any]) -> list[str] | str:
-    """Return the paths of the parts into which the library's pipeline plan divides a model; each layer in its list of
-    layers is a part. If the plan cannot be used, return the reason as text."""
+    """Return the paths of the parts into which transformers' pipeline plan divides a model. Each layer in the model's
+    list of layers is a separate part. If the plan cannot be used, return the reason as text."""
     named, prefix = dict(model.named_modules()), _prefix(model)
     names = [name for name in plan if name in named and name.startswith(prefix)]
     lists = [name for name in names if isinstance(named[name], nn.ModuleList)]
