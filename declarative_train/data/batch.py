@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from declarative_train.data.order import Slot
+from declarative_train.data.order import RankChunk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ class Batch:
     num_rows     number of rows that are samples, not padding; a batch without a sample still has one row of padding, or
                  microbatch_size rows if all batches are padded to that size
     row_weight   (R,) float32: 1 for a sample, 0 for padding; None if there is no padding
-    sample_ids   (num_rows,) int64, index of each sample in the set; in a mixture, its number from `MixedOrder.numbers`
+    sample_ids   (num_rows,) int64, index of each sample in the set; in a mixture, `MixtureOrder.sample_numbers`
     epoch        training epoch, from 0; None in an evaluation
     """
 
@@ -88,7 +88,7 @@ def _move_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def make_batches(slots: Sequence[Slot], take: Take, epoch: int | None = None) -> list[Batch]:
+def make_batches(slots: Sequence[RankChunk], take: Take, epoch: int | None = None) -> list[Batch]:
     """Return one batch for each of `slots`. (A slot is the rows and padding that this rank has in one chunk.)
 
     `take`: function that reads the rows of all slots in one call, (epoch, positions) -> (sample ids as in `Batch`,
@@ -127,7 +127,7 @@ def mask_rows(batch: Batch, skipped: np.ndarray) -> Batch:
     return Batch(tensors, len(good), row_weight, batch.sample_ids[good], batch.epoch)
 
 
-def positions_of(slot: Slot) -> np.ndarray:
+def positions_of(slot: RankChunk) -> np.ndarray:
     return np.concatenate(
         [np.arange(slot.start, slot.start + slot.num_rows), np.full(slot.num_padding, slot.filler, np.int64)]
     )

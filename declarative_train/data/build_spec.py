@@ -23,7 +23,7 @@ from declarative_train.data.diagnostics import DataDraft, Place, bad_sample, fin
 from declarative_train.data.field_reader import BadSampleError, FieldReader, base_of, make_reader
 from declarative_train.data.lazy_fields import TransformError
 from declarative_train.data.length_buckets import count_levels
-from declarative_train.data.mixture import list_members
+from declarative_train.data.mixture import specify_sources
 from declarative_train.data.mixup import check_transforms
 from declarative_train.data.prepared_set import PreparedSet, prepare
 from declarative_train.data.rows import SetRows
@@ -38,7 +38,7 @@ from declarative_train.data.source import (
     record_files,
     report_unrun,
 )
-from declarative_train.data.spec import DataSpec, FieldSpec, MemberSpec, SetSpec
+from declarative_train.data.spec import DataSpec, FieldSpec, MixtureSourceSpec, SetSpec
 from declarative_train.data.split_checks import RowsOfSet, divide, find_overlaps
 from declarative_train.data.split_rows import TRAINING
 from declarative_train.data.statistics import (
@@ -358,9 +358,9 @@ def _make_spec(
     )
 
 
-def _mix(draft: DataDraft, training: PreparedSet) -> tuple[MemberSpec, ...]:
+def _mix(draft: DataDraft, training: PreparedSet) -> tuple[MixtureSourceSpec, ...]:
     source, section = draft.section.source, draft.section
     if not isinstance(source, MixDataset):
         return ()
     weights = [member.weight for member in source.of.values()]
-    return list_members(training, weights, section.shuffle_window, section.shuffle_streams, shuffle=section.shuffle)
+    return specify_sources(training, weights, section.shuffle_window, section.shuffle_streams, shuffle=section.shuffle)

@@ -99,7 +99,7 @@ def _network(key: int, numbers: np.ndarray, bits: int) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class RankChunk:
     """Rows that one rank computes in one chunk of a batch: the `num_rows` positions of the epoch from `start` on, then
     `num_padding` rows of padding. Each row of padding repeats the sample at position `filler`."""
 
@@ -133,9 +133,9 @@ def samples_until(step: int, batch: BatchSpec, num_samples: int) -> int:
     return epochs * per_epoch + min(inside * batch.global_batch_size, per_epoch)
 
 
-def slots(found: StepSlice, batch: BatchSpec, dp_rank: int) -> list[Slot]:
-    """Return one Slot (rows and padding) for each chunk that a data-parallel rank computes in the global batch `found`.
-    There are accumulation x num_microbatches chunks, also in a smaller last batch of an epoch."""
+def rank_chunks(found: StepSlice, batch: BatchSpec, dp_rank: int) -> list[RankChunk]:
+    """Return one RankChunk (rows and padding) for each chunk that a data-parallel rank computes in the global batch
+    `found`. There are accumulation x num_microbatches chunks, also in a smaller last batch of an epoch."""
     size = batch.microbatch_size
     chunk = batch.data_parallel_size * size
     return [
@@ -152,16 +152,16 @@ def full_batch_positions(start: int, num_steps: int, batch: BatchSpec, dp_rank: 
     return mine.ravel()
 
 
-def _slot(start: int, size: int, offset: int, wanted: int, pad_to_full: bool) -> Slot:
+def _slot(start: int, size: int, offset: int, wanted: int, pad_to_full: bool) -> RankChunk:
     num_rows = min(max(size - offset, 0), wanted)
     num_padding = wanted - num_rows if pad_to_full else int(not num_rows)
     filler = start + offset + num_rows - 1 if num_rows else start
-    return Slot(start + offset, num_rows, num_padding, filler)
+    return RankChunk(start + offset, num_rows, num_padding, filler)
 
 
-def evaluation_slots(
+def evaluation_chunks(
     num_positions: int, batch_size: int, num_ranks: int, dp_rank: int, pad_to_full: bool
-) -> list[Slot]:
+) -> list[RankChunk]:
     """Return the slot (rows and padding) of a data-parallel rank in each batch of an evaluation of `num_positions`
     samples.
 

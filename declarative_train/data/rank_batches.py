@@ -23,9 +23,9 @@ from declarative_train.data.batch import (
     pack_batch,
 )
 from declarative_train.data.length_buckets import BucketCuts, BucketOrder, buckets_of
-from declarative_train.data.mixture import MixedOrder, make_mixed_order
+from declarative_train.data.mixture import MixtureOrder, make_mixture_order
 from declarative_train.data.mixup import PairMixer
-from declarative_train.data.order import evaluation_slots, full_batch_positions, locate, sample_index, slots
+from declarative_train.data.order import evaluation_chunks, full_batch_positions, locate, rank_chunks, sample_index
 from declarative_train.data.prefetch import ahead, by_workers, copy_ahead, from_host, from_workers, is_gpu
 from declarative_train.data.shuffle import BlockShuffle, block_starts
 from declarative_train.data.spec import BatchSpec, BlockShuffleSpec, DataError, DataSpec, may_lie_on_gpu
@@ -34,7 +34,7 @@ from declarative_train.data.split_rows import TRAINING
 if TYPE_CHECKING:
     import torch
 
-    from declarative_train.data.shuffle_reader import MixedWindows, WindowsAhead
+    from declarative_train.data.shuffle_reader import MixtureReader, WindowReader
     from declarative_train.data.tensor_sets import SampleSet
 
 __all__ = ["Batch", "EvaluationBatches", "TrainingBatches", "make_batches"]
@@ -82,9 +82,9 @@ class TrainingBatches:
         self._set = sets[TRAINING]
         self._device = None if device is None or device.type == "cpu" else device
         self._pairs = PairMixer.of(spec)
-        self._order: BlockShuffle | MixedOrder | None = None
+        self._order: BlockShuffle | MixtureOrder | None = None
         if spec.mix:
-            self._order = make_mixed_order(spec, self._set.prepared, batch.global_batch_size)
+            self._order = make_mixture_order(spec, self._set.prepared, batch.global_batch_size)
         elif spec.roll is not None and spec.shuffle:
             blocks = block_starts(self._set.prepared)
             if blocks is None:
@@ -114,8 +114,8 @@ class TrainingBatches:
     def _index_without_buckets(self, epoch: int, positions: np.ndarray) -> np.ndarray:
         """Return, for each of these positions of an epoch, the index in the set of its sample, without the reordering
         by length buckets."""
-        if isinstance(self._order, MixedOrder):
-            return self._order.sample_indices(self._order.at(epoch, positions))
+        if isinstance(self._order, MixtureOrder):
+            return self._order.sample_indices(self._order.draw(epoch, positions))
         if not self._spec.shuffle:
             return positions
         if self._order is not None:
@@ -166,7 +166,7 @@ class TrainingBatches:
         return ahead(self._one, first_step, num_steps)
 
     def _at_once(self, epoch: int | None, positions: np.ndarray) -> Taken:
-        if isinstance(self._order, MixedOrder):
+        if isinstance(self._order, MixtureOrder):
             from declarative_train.data.shuffle_reader import gather_mixture
 
             return gather_mixture(
@@ -176,15 +176,15 @@ class TrainingBatches:
         return ids, self._set.gather(ids, epoch)
 
     def _iterate_windows(
-        self, order: BlockShuffle | MixedOrder, first_step: int, num_steps: int
+        self, order: BlockShuffle | MixtureOrder, first_step: int, num_steps: int
     ) -> Iterator[list[Batch]]:
-        from declarative_train.data.shuffle_reader import RolledShare, by_parts
+        from declarative_train.data.shuffle_reader import WorkerSlice, read_with_workers
 
-        share = RolledShare(self._set.prepared, order, self._batch, self._dp_rank, first_step, num_steps)
+        share = WorkerSlice(self._set.prepared, order, self._batch, self._dp_rank, first_step, num_steps)
         if self._spec.workers:
-            yield from from_host(by_parts(share, self._spec.workers), first_step, num_steps, self._device)
+            yield from from_host(read_with_workers(share, self._spec.workers), first_step, num_steps, self._device)
             return
-        windows = share.windows()
+        windows = share.open_reader()
         try:
             if is_gpu(self._device):
                 steps = range(first_step, first_step + num_steps)
@@ -199,12 +199,12 @@ class TrainingBatches:
         finally:
             windows.close()
 
-    def _of_run(self, windows: WindowsAhead | MixedWindows) -> Callable[[_Run], Taken]:
-        from declarative_train.data.shuffle_reader import WindowsAhead
+    def _of_run(self, windows: WindowReader | MixtureReader) -> Callable[[_Run], Taken]:
+        from declarative_train.data.shuffle_reader import WindowReader
 
-        if not isinstance(windows, WindowsAhead):
+        if not isinstance(windows, WindowReader):
             return lambda run: windows.gather(run.epoch, self._positions(run))
-        return lambda run: windows.of_batches(run.epoch, self._positions(replace(run, count=1)), run.count)
+        return lambda run: windows.gather_batches(run.epoch, self._positions(replace(run, count=1)), run.count)
 
     def _in_turn(self, runs: Sequence[_Run], take: Callable[[_Run], Taken]) -> Taken:
         import torch
@@ -221,7 +221,7 @@ class TrainingBatches:
 
     def _step_on_host(self, step: int, take: Take) -> list[Batch]:
         found = locate(step, self._batch, self._set.num_samples)
-        batches = make_batches(slots(found, self._batch, self._dp_rank), take, found.epoch)
+        batches = make_batches(rank_chunks(found, self._batch, self._dp_rank), take, found.epoch)
         if self._cuts is None or self._buckets is None:
             return batches
         level = self._buckets.level(found.epoch, found.start)
@@ -282,7 +282,7 @@ class TrainingBatches:
             ]
 
     def _gather_runs(self, runs: Sequence[_Run]) -> Taken:
-        if isinstance(self._order, MixedOrder):
+        if isinstance(self._order, MixtureOrder):
             return self._in_turn(runs, lambda run: self._at_once(run.epoch, self._positions(run)))
         samples = np.concatenate([self.sample_indices(run.epoch, self._positions(run)) for run in runs])
         return samples, self._set.gather(samples)
@@ -322,7 +322,7 @@ class EvaluationBatches:
         total = self._set.num_samples
         self.num_samples = total if max_samples is None else min(max_samples, total)
         self._total = total
-        self._slots = evaluation_slots(self.num_samples, batch_size, num_ranks, dp_rank, pad_to_full)
+        self._slots = evaluation_chunks(self.num_samples, batch_size, num_ranks, dp_rank, pad_to_full)
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -364,11 +364,11 @@ class EvaluationBatches:
         return self._order is not None and self.num_samples == self._total and not self._set.prepared.lazy
 
     def _by_windows(self) -> Iterator[Batch]:
-        from declarative_train.data.shuffle_reader import RankNeeds, WindowsAhead
+        from declarative_train.data.shuffle_reader import ReadRange, WindowReader
 
         assert self._order is not None
         prepared = self._set.prepared
-        windows = WindowsAhead(prepared, self._order, RankNeeds((0,), np.empty(0, np.int64), 0, 0, 0))
+        windows = WindowReader(prepared, self._order, ReadRange((0,), np.empty(0, np.int64), 0, 0, 0))
         try:
             most = max(1, _BLOCK_BYTES // max(1, self._batch_size * self._set.sample_bytes))
             for start in range(0, len(self._slots), most):

@@ -61,9 +61,9 @@ class BlockShuffleSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberSpec:
+class MixtureSourceSpec:
     """Source of a mixture. `share`: an integer; the source gives share / (sum of all shares) of the samples. `roll`:
-    the block shuffle of the source; None: a full shuffle."""
+    block shuffle of the source; None: a full shuffle."""
 
     name: str
     share: int
@@ -111,7 +111,7 @@ class DataSpec:
     window: WindowSpec | None = None
     files: tuple[FileRecord, ...] = ()
     transforms: tuple[dict[str, object], ...] = ()
-    mix: tuple[MemberSpec, ...] = ()
+    mix: tuple[MixtureSourceSpec, ...] = ()
     on_bad_row: str = "error"  # error | skip
 
     @property

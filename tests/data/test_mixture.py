@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.data.mixture import Schedule, measure_parts, shares
+from declarative_train.data.mixture import Schedule, list_mixture, shares
 from declarative_train.data.rank_batches import Batch, TrainingBatches
 from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
@@ -33,22 +33,22 @@ WEIGHTS = {"web": 0.5, "code": 0.3, "books": 0.2}
 )
 def test_every_source_has_its_share_of_every_stretch(parts: list[int]) -> None:
     schedule, size = Schedule(parts), 20_000
-    source, turn = schedule.turns(np.arange(size))
+    source, turn = schedule.assign(np.arange(size))
     for number, part in enumerate(parts):
         before = np.concatenate([[0], np.cumsum(source == number)])
         exact = np.arange(size + 1) * (part / sum(parts))
         assert np.abs(before - exact).max() < 2
         assert (before[1:] - before[:-1] <= 1).all()
         assert (turn[source == number] == np.arange(before[-1])).all()
-        assert (schedule.before(number, np.arange(size + 1)) == before).all()
+        assert (schedule.count_before(number, np.arange(size + 1)) == before).all()
 
 
 def test_after_all_parts_the_counts_are_exact_however_far_it_is() -> None:
     schedule = Schedule([7, 3, 90])
     far = np.asarray([100 * 10**12])
-    assert [int(schedule.before(number, far)[0]) for number in range(3)] == [7 * 10**12, 3 * 10**12, 90 * 10**12]
-    source, turn = schedule.turns(far + np.arange(100))
-    near = schedule.turns(np.arange(100))
+    assert [int(schedule.count_before(number, far)[0]) for number in range(3)] == [7 * 10**12, 3 * 10**12, 90 * 10**12]
+    source, turn = schedule.assign(far + np.arange(100))
+    near = schedule.assign(np.arange(100))
     assert (source == near[0]).all()
     assert (turn == near[1] + np.asarray([7, 3, 90])[source] * 10**12).all()
 
@@ -150,7 +150,7 @@ def test_without_weights_each_sample_comes_once_per_epoch(mixed: Spec) -> None:
     batches = TrainingBatches(data, layout(data, 40, 1), 0, open_sets(data))
     for epoch in range(2):
         assert sorted(batches.sample_indices(epoch, np.arange(1050))) == list(range(1050))
-    assert [each.times for each in measure_parts(data.mix)] == [1, 1, 1]
+    assert [each[3] for each in list_mixture(data)] == ["1.00"] * 3
 
 
 def test_workers_make_the_same_batches(mixed: Spec) -> None:

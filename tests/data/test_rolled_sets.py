@@ -25,7 +25,7 @@ from declarative_train.data.prefetch import Prefetcher
 from declarative_train.data.rank_batches import Batch, EvaluationBatches, TrainingBatches
 from declarative_train.data.rows import RowShare
 from declarative_train.data.shared_sets import prepare_sets
-from declarative_train.data.shuffle_windows import Arena, HeldWindow, Runs
+from declarative_train.data.shuffle_windows import LoadedWindow, RowBuffer, Segments
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
 from declarative_train.data.tensor_sets import SampleSet, open_sets
 
@@ -45,7 +45,7 @@ def files(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def rolled(files: str, spec: Spec) -> Spec:
+def block_shuffled(files: str, spec: Spec) -> Spec:
     def make(**keys: object) -> DataSpec:
         return spec(
             source={"type": "parquet", "path": files},
@@ -89,8 +89,8 @@ def check_values(step: Sequence[Sequence[Batch]], rows: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("split", [{}, {"validation": 0.1}, {"test": {"type": "last", "fraction": 0.3}}])
-def test_the_same_samples_in_every_layout(rolled: Spec, split: dict[str, object]) -> None:
-    data = rolled(split=split)
+def test_the_same_samples_in_every_layout(block_shuffled: Spec, split: dict[str, object]) -> None:
+    data = block_shuffled(split=split)
     assert data.roll is not None
     assert data.roll.streams > 1
     sets = open_sets(data)
@@ -116,8 +116,8 @@ def test_the_same_samples_in_every_layout(rolled: Spec, split: dict[str, object]
 
 
 @pytest.mark.parametrize(("size", "workers"), [(48, 2), (50, 3), (7, 2)])
-def test_loader_processes_make_the_same_batches(rolled: Spec, size: int, workers: int) -> None:
-    data = rolled(shuffle_streams=8)
+def test_loader_processes_make_the_same_batches(block_shuffled: Spec, size: int, workers: int) -> None:
+    data = block_shuffled(shuffle_streams=8)
     sets = open_sets(data)
     batch = layout(data, size, 1, pad_to_full=True)
     first = batch.steps_per_epoch - 4
@@ -130,8 +130,8 @@ def test_loader_processes_make_the_same_batches(rolled: Spec, size: int, workers
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_ranks_without_rows_are_padded(rolled: Spec, workers: int) -> None:
-    data = dataclasses.replace(rolled(), workers=workers)  # 2,484 = 51 x 48 + 36
+def test_ranks_without_rows_are_padded(block_shuffled: Spec, workers: int) -> None:
+    data = dataclasses.replace(block_shuffled(), workers=workers)  # 2,484 = 51 x 48 + 36
     sets = open_sets(data)
     for pads in (False, True):
         last = steps(data, sets, layout(data, 48, 2, 8, pad_to_full=pads), 52, 1)[0]
@@ -139,8 +139,8 @@ def test_ranks_without_rows_are_padded(rolled: Spec, workers: int) -> None:
         assert any(batch.num_rows == 0 and len(batch.tensors["x"]) for rank in last for batch in rank)
 
 
-def test_each_block_is_read_by_one_rank_once(rolled: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = rolled(shuffle_window=512, shuffle_streams=4)
+def test_each_block_is_read_by_one_rank_once(block_shuffled: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = block_shuffled(shuffle_window=512, shuffle_streams=4)
     sets = open_sets(data)
     read: Counter[tuple[str, int]] = Counter()
     whole = ParquetTable._read_group
@@ -158,10 +158,10 @@ def test_each_block_is_read_by_one_rank_once(rolled: Spec, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("window", [None, {"length": 5, "stride": 3}])
 def test_a_set_that_is_not_shuffled_reads_each_block_once(
-    rolled: Spec, monkeypatch: pytest.MonkeyPatch, window: dict[str, int] | None
+    block_shuffled: Spec, monkeypatch: pytest.MonkeyPatch, window: dict[str, int] | None
 ) -> None:
     last = {"test": {"type": "last", "fraction": 0.1}}
-    data = dataclasses.replace(rolled(window=window, split=last), shuffle=False, roll=None)
+    data = dataclasses.replace(block_shuffled(window=window, split=last), shuffle=False, roll=None)
     monkeypatch.setattr(shared_sets, "HOLD_BYTES", 0)  # as a set that does not fit
     sets = open_sets(data)
     assert not sets["training"].is_held
@@ -190,8 +190,8 @@ def test_a_set_that_is_not_shuffled_reads_each_block_once(
                     assert all(torch.equal(mine.tensors[name], other.tensors[name]) for name in mine.tensors)
 
 
-def test_windows_of_rows_roll(rolled: Spec) -> None:
-    data = rolled(window={"length": 5, "stride": 3}, split={"test": {"type": "last", "fraction": 0.2}})
+def test_windows_of_rows_are_block_shuffled(block_shuffled: Spec) -> None:
+    data = block_shuffled(window={"length": 5, "stride": 3}, split={"test": {"type": "last", "fraction": 0.2}})
     assert data.roll is not None
     sets = open_sets(data)
     num_steps = -(-data.sets[0].num_samples // 48)
@@ -205,18 +205,18 @@ def test_windows_of_rows_roll(rolled: Spec) -> None:
     assert sorted(seen) == list(range(data.sets[0].num_samples))
 
 
-def test_rows_in_another_order_than_the_file_do_not_roll(rolled: Spec) -> None:
-    data = rolled(window={"length": 5, "by": "meter", "sort": "x"}, shuffle_window=200)
+def test_rows_in_another_order_than_the_file_are_not_block_shuffled(block_shuffled: Spec) -> None:
+    data = block_shuffled(window={"length": 5, "by": "meter", "sort": "x"}, shuffle_window=200)
     assert data.roll is not None  # sorted as the file is
-    assert rolled(shuffle_window=None).roll is None  # held whole
-    assert rolled(shuffle_window=3000).roll is None
-    assert rolled(shuffle=False).roll is None
+    assert block_shuffled(shuffle_window=None).roll is None  # held whole
+    assert block_shuffled(shuffle_window=3000).roll is None
+    assert block_shuffled(shuffle=False).roll is None
 
 
 def test_evaluations_keep_the_order_of_the_file_and_are_read_once(
-    rolled: Spec, monkeypatch: pytest.MonkeyPatch
+    block_shuffled: Spec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = rolled(split={"validation": 0.3})
+    data = block_shuffled(split={"validation": 0.3})
     sets = open_sets(data)
     assert not sets["validation"].is_held  # its rows lie all over the files
     batches = EvaluationBatches(data, "validation", sets, batch_size=50)
@@ -250,10 +250,10 @@ def test_evaluations_keep_the_order_of_the_file_and_are_read_once(
 
 
 def test_a_random_set_of_very_many_rows_takes_its_share_of_each_block(
-    rolled: Spec, monkeypatch: pytest.MonkeyPatch
+    block_shuffled: Spec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(split_rows, "LISTED", 1000)
-    data = rolled(split={"validation": 0.1, "test": 0.25})
+    data = block_shuffled(split={"validation": 0.1, "test": 0.25})
     assert data.roll is not None
     shared_sets._latest.clear()
     prepared = prepare_sets(data)
@@ -310,15 +310,15 @@ def test_windows_use_the_memory_of_those_before_them(
     )
     sets = open_sets(data)
     ends: list[int] = []
-    asked = Arena.take
+    asked = RowBuffer.allocate
 
-    def noted(arena: Arena, count: int) -> int | None:
-        found = asked(arena, count)
+    def noted(buffer: RowBuffer, count: int) -> int | None:
+        found = asked(buffer, count)
         assert found is not None
         ends.append(found + count)
         return found
 
-    monkeypatch.setattr(Arena, "take", noted)
+    monkeypatch.setattr(RowBuffer, "allocate", noted)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # of the threads that read
     monkeypatch.setattr(made_batches, "_BLOCK_BYTES", 1)  # a step at a time
     per_epoch = layout(data, 48, 1).steps_per_epoch
@@ -328,14 +328,14 @@ def test_windows_use_the_memory_of_those_before_them(
 
 
 def test_memory_of_windows_is_given_once_at_a_time() -> None:
-    draws, arena = np.random.default_rng(0), Arena(1000, {"x": ((2,), np.dtype("f4"))})
+    draws, buffer = np.random.default_rng(0), RowBuffer(1000, {"x": ((2,), np.dtype("f4"))})
     held: dict[int, int] = {}
-    assert arena.rows["x"].shape == (1000, 2)
+    assert buffer.rows["x"].shape == (1000, 2)
     for turn in range(2000):
         if held and draws.random() < 0.5:
             first = list(held)[int(draws.integers(len(held)))]
-            arena.give(first, held.pop(first))
-        elif (found := arena.take(count := int(draws.integers(1, 200)))) is not None:
+            buffer.free(first, held.pop(first))
+        elif (found := buffer.allocate(count := int(draws.integers(1, 200)))) is not None:
             held[found] = count
         else:
             free = np.ones(1000, bool)
@@ -346,20 +346,22 @@ def test_memory_of_windows_is_given_once_at_a_time() -> None:
         taken = np.concatenate([[0], *(np.arange(first, first + size) for first, size in held.items())])[1:]
         assert len(np.unique(taken)) == len(taken)
     for first, size in held.items():
-        arena.give(first, size)
-    assert arena.take(1000) == 0
-    assert arena.take(1) is None
+        buffer.free(first, size)
+    assert buffer.allocate(1000) == 0
+    assert buffer.allocate(1) is None
 
 
 @pytest.mark.parametrize("length", [None, 5])
-def test_windows_without_room_give_the_same(rolled: Spec, length: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_without_room_give_the_same(
+    block_shuffled: Spec, length: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys = {} if length is None else {"window": {"length": length, "stride": 2}}
-    data = rolled(**keys)
-    sets, asked = open_sets(data), Arena.take
+    data = block_shuffled(**keys)
+    sets, asked = open_sets(data), RowBuffer.allocate
     whole = steps(data, sets, layout(data, 64, 2), 1, 40)
     for odd in (1, 2):  # no room, and room for every second window
         count = itertools.count(1)
-        monkeypatch.setattr(Arena, "take", lambda *given: None if next(count) % odd == 0 else asked(*given))  # noqa: B023
+        monkeypatch.setattr(RowBuffer, "allocate", lambda *given: None if next(count) % odd == 0 else asked(*given))  # noqa: B023
         again = steps(data, sets, layout(data, 64, 2), 1, 40)
         assert [ids(each) for each in again] == [ids(each) for each in whole]
         for mine, theirs in zip(batches_of(again), batches_of(whole), strict=True):
@@ -367,16 +369,16 @@ def test_windows_without_room_give_the_same(rolled: Spec, length: int | None, mo
                 assert torch.equal(values, theirs.tensors[name])
 
 
-def test_a_reader_that_is_closed_holds_no_window(rolled: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
-    alive: weakref.WeakSet[HeldWindow] = weakref.WeakSet()
-    begin = HeldWindow.__init__
+def test_a_reader_that_is_closed_holds_no_window(block_shuffled: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: weakref.WeakSet[LoadedWindow] = weakref.WeakSet()
+    begin = LoadedWindow.__init__
 
-    def noted(window: HeldWindow, *given: object) -> None:
+    def noted(window: LoadedWindow, *given: object) -> None:
         alive.add(window)
         begin(window, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(HeldWindow, "__init__", noted)
-    data = rolled()
+    monkeypatch.setattr(LoadedWindow, "__init__", noted)
+    data = block_shuffled()
     sets = open_sets(data)
     gc.disable()  # nothing of it may wait for the collector, which knows nothing of arrays' sizes
     try:
@@ -394,9 +396,9 @@ def test_rows_of_windows_come_together_as_they_stand_in_the_batch() -> None:
     draws = np.random.default_rng(0)
     for trial in range(200):
         size, parts = int(draws.integers(1, 300)), int(draws.integers(1, 6))
-        if trial % 2:  # even runs, as full batches have them, cut anywhere
-            run = int(draws.integers(1, 40))
-            owner = np.arange(size) // run % parts
+        if trial % 2:  # even segments, as full batches have them, cut anywhere
+            length = int(draws.integers(1, 40))
+            owner = np.arange(size) // length % parts
             owner[int(draws.integers(0, size)) :] += parts * int(draws.integers(0, 2))
         else:
             owner = draws.integers(0, parts, size)
@@ -406,12 +408,12 @@ def test_rows_of_windows_come_together_as_they_stand_in_the_batch() -> None:
         ends = np.unique(np.concatenate([np.arange(2 * parts) * 1000, draws.integers(0, 2000 * parts, 5)]))
         rows, found = draws.random((2000 * parts, 2)).astype(np.float32), np.full((size, 2), np.nan, np.float32)
         seen = []
-        runs, owners = Runs.of(numbers).cut(ends)
-        for each, mine in runs.by(owners):
-            listed = np.arange(2000 * parts)[mine.numbers()]
-            assert (listed == mine.list_numbers()).all()
+        segments, owners = Segments.find(numbers).split(ends)
+        for each, mine in segments.group(owners):
+            listed = np.arange(2000 * parts)[mine.source_rows()]
+            assert (listed == mine.list_sources()).all()
             assert (np.searchsorted(ends, listed, side="right") - 1 == each).all()
-            mine.put(found, rows[listed])
+            mine.copy_to(found, rows[listed])
             seen += listed.tolist()
         assert sorted(seen) == sorted(numbers.tolist())
         assert (found == rows[numbers]).all()

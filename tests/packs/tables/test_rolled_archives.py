@@ -17,7 +17,7 @@ import torch
 
 from declarative_train.data import prepared_set
 from declarative_train.data.rank_batches import Batch, TrainingBatches
-from declarative_train.data.shuffle_windows import Arena
+from declarative_train.data.shuffle_windows import RowBuffer
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.data.tensor_sets import SampleSet, open_sets
 from declarative_train.packs.tables import safetensors, tar
@@ -170,14 +170,14 @@ def test_text_rolls_by_stretches(
     """`narrow`: in memory as the bytes that they are, as what is large."""
     monkeypatch.setattr(text_files, "_STRETCH", 512)
     monkeypatch.setattr(prepared_set, "NARROW_BYTES", 0 if narrow else 16 << 20)
-    made = Arena.__init__
+    made = RowBuffer.__init__
     held: set[np.dtype[np.generic]] = set()
 
-    def noted(arena: Arena, *given: Any) -> None:
-        made(arena, *given)
-        held.update(rows.dtype for rows in arena.rows.values())
+    def noted(buffer: RowBuffer, *given: Any) -> None:
+        made(buffer, *given)
+        held.update(rows.dtype for rows in buffer.rows.values())
 
-    monkeypatch.setattr(Arena, "__init__", noted)
+    monkeypatch.setattr(RowBuffer, "__init__", noted)
     whole = np.random.default_rng(0).integers(0, 256, 16 * 1247 + 17, np.uint8)  # 26 steps of 48 samples
     for number, part in enumerate(np.split(whole, [3_000, 3_001, 12_000])):
         (tmp_path / f"{number}.txt").write_bytes(part.tobytes())
