@@ -26,15 +26,15 @@ class TerminatedError(BaseException):
 
 @contextmanager
 def signals_raise() -> Iterator[None]:
-    """Within the `with` block, raise TerminatedError when a signal arrives that ends a command. A forked child is ended
-    by the signal as usual.
+    """Raise TerminatedError in the code of the `with` block when a signal arrives that ends a command. In a forked
+    child the signal has its usual effect.
 
-    The interrupted code may drop or replace the exception, as C code does during an import. So the signal is repeated
-    until the block ends or a run handles it, and any exception that leaves the block after it becomes TerminatedError.
+    The interrupted code may lose or replace the exception, as C code does during an import. So the signal is sent again
+    until the block ends or a run handles it. If another exception leaves the block after a signal, TerminatedError is
+    raised instead of it.
 
-    SIGINT raises KeyboardInterrupt as usual. It is not repeated, because some commands finish their work after it. An
-    exception that replaced the KeyboardInterrupt becomes KeyboardInterrupt again.
-    """
+    SIGINT raises KeyboardInterrupt as usual. It is not sent again, because some commands finish their work after it. If
+    another exception leaves the block after it, KeyboardInterrupt is raised instead."""
     is_main_thread = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGINT) if is_main_thread}
     usual = (signal.SIG_DFL, signal.default_int_handler)

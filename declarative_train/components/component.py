@@ -193,9 +193,9 @@ class Layer(Component, ABC):
         raise LookupError(f"`{self.type}` has no parameter {parameter}")
 
     def cut(self, kind: CutKind, inputs: Mapping[str, TensorSpec], size: int) -> LayerCut | str | None:
-        """Return how `size` ranks of the `tensor` axis divide the layer. `kind`: a way of dividing, such as "rows" or
-        "heads" (`core/cuts.py`). Return None if the layer cannot be divided in this way, and the reason as text if
-        `size` does not divide its sizes. If division changes the computation too, the module has a method `divide`."""
+        """Return how `size` ranks of the `tensor` axis divide the layer by `kind`, such as "rows" or "heads"
+        (`core/cuts.py`). Return None if it cannot be divided by `kind`, and the reason as text if `size` does not
+        divide its sizes. If the layer computes differently when divided, its module has a method `divide`."""
         return None
 
     def products(self, use: Use) -> Iterable[Product]:

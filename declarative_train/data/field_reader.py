@@ -46,7 +46,7 @@ class FieldReader:
 
     @property
     def cut(self) -> slice | int:
-        """Index of the rows that the field uses of a window: a slice, or an integer for a single row."""
+        """Index that selects the rows of a window that the field uses: a slice, or an integer for a single row."""
         return slice(None) if self.field.cut is None else self.field.cut
 
     @property

@@ -146,8 +146,8 @@ class RowShare(SetRows):
     """Rows of a set: a random share of the rows `base`, in the order of the file. With `others`, they are the rows of
     `base` outside this share.
 
-    This is for sets that are too large to list, and that are read in blocks. The same fraction of each block is drawn.
-    After each block, round(n * fraction) rows are drawn of the n rows read so far, so rounding errors do not add up.
+    This is for sets that are too large to list, and that are read in blocks. The same fraction of each block is drawn,
+    up to rounding: of the n rows before the end of any block, round(n * fraction) are drawn.
 
     starts   (blocks + 1,) first row of each block, from row 0 on, then the end of the last block
     base     the rows from which the share is drawn; None: all rows of these blocks

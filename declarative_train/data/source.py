@@ -93,9 +93,8 @@ def arrange_rows(
 def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Table:
     """Open a source and return its table. Raises SourceError.
 
-    `skips`: leave out rows that cannot be parsed. Also convert a text column to numbers if a field of type `tensor`
-    reads it and few of its values are not numbers.
-    """
+    `skips`: leave out rows that cannot be parsed. With it, a text column that a field of type `tensor` reads is
+    converted to numbers, if few of its values are not numbers."""
     with skip_bad_rows(skips):
         table = dataset.open()
     if skips:

@@ -273,7 +273,7 @@ _asked: dict[str, float] = {}  # time of the last check
 
 def ranges_of(path: str) -> Ranges | None:
     """Return the `Ranges` of a remote file, which read the file through the cache. Return None if the file cannot be
-    cached: its size and tag are unknown, its server does not support ranges, or the cache is off."""
+    cached: its size or tag is unknown, its server does not support ranges, or the cache is off."""
     info = find_info(path)
     if info is None or not info.tag or not info.in_parts or not is_on():
         return None

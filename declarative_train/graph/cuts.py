@@ -234,9 +234,9 @@ class _Deriver:
         return cut
 
     def _explain_broken_blocks(self, name: str, cut: ParameterCut | None) -> str:
-        """Return why a weight cannot be divided as `cut` says; "" if it can. The only reason: a frozen weight is stored
-        in blocks (key `storage`), and the division would split a block. `name`: name of the weight. `cut`: None if the
-        weight is not divided."""
+        """Return why a weight cannot be divided as `cut` says; "" if it can. It cannot if it is stored in blocks (key
+        `storage`) and the division would split a block. `name`: name of the weight. `cut`: None if the weight is not
+        divided."""
         storage, size = self._given.storages.get(name, "bf16"), self._given.size
         if cut is None or cut.dim == 0 or storage == "bf16" or sum(cut.pieces) // size % BLOCK == 0:
             return ""
@@ -284,12 +284,12 @@ class _Deriver:
         yield from rows.items()
 
     def _add_to_region(self, node: Node, columns: dict[str, LayerCut], inner: set[str]) -> list[str]:
-        """Add `node`, which computes each feature separately, to a region (nodes that are divided together). Then add
-        the nodes that compute its inputs, back to the first linear layers. Return the names of all added nodes.
+        """Add nodes to a region (nodes that are divided together): `node`, and the nodes that compute its inputs, back
+        to the nearest linear layers. All of them except the linear layers compute each feature separately. Return the
+        names of the added nodes.
 
-        `columns` collects the divisions of these linear layers, by name. `inner` collects the names of the other nodes.
-        Raises _RegionError if an input cannot be divided by features.
-        """
+        `columns`: divisions of the linear layers, by name. `inner`: names of the other nodes. Both are extended. Raises
+        _RegionError if an input cannot be divided by features."""
         inner.add(node.name)
         added = [node.name]
         for edge in node.inputs.values():

@@ -159,8 +159,8 @@ def has_module(module: nn.Module, path: str) -> bool:
 
 
 def _construct(name: str, layers: Layers, seed: int) -> torch.Tensor:
-    """Return the initial value that the code of a layer, not an init of the recipe, gives to the parameter `name`.
-    `layers`: the layers of the graph by path. A layer of a plugin is constructed to find the value."""
+    """Return the initial value that the code of a layer gives to the parameter `name`. `layers`: {path: (layer, specs
+    of its inputs)} for all layers of the graph. A layer of a plugin is built to get the value."""
     path = next(path for path in _list_parents(name) if path in layers)
     layer, specs = layers[path]
     if not isinstance(layer, PluginLayer):

@@ -67,7 +67,7 @@ def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Ed
 class Stage:
     """Graph of one pipeline stage.
 
-    graph      its inputs are `wires_in`, then `batch`; its outputs are `wires_out` or, in the last stage, the model's
+    graph      inputs: `wires_in`, then `batch`; outputs: `wires_out`, in the last stage the outputs of the model
     wires_in   values from the previous stage; each has the same name in both stages
     batch      entries of the batch that the stage reads
     wires_out  values for the next stage; () in the last stage

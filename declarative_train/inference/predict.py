@@ -74,7 +74,7 @@ class Prediction:
         return WindowSamples(data, self.inputs, table, title, self._batch_rows, _all(keep, frame.column_names))
 
     def of_rows(self, rows: Input, keep: Sequence[str] = ()) -> Samples:
-        """Return the samples in an Input, for a run whose samples are single rows. `keep`: columns of the input that
+        """Return the samples in `rows`, for a run in which each row is one sample. `keep`: columns of the input that
         are copied to the result; `*` means all."""
         return RowSamples(self._trained.plan.data, self.inputs, rows, self._batch_rows, _all(keep, rows.names))
 

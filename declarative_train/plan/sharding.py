@@ -25,11 +25,10 @@ def sharding_of(
     """Return the sharding of a model; None if `reshard` is None, because the mode does not shard parameters. `opened`:
     the model's graph after `open_blocks`, in which each unit is one node.
 
-    Each unit is a group of parameters that is gathered together. Without a pipeline, there are two more groups: the
-    nodes before the first unit (an embedding), and those after the last unit (a norm and a head). The last group stays
-    gathered, because the backward begins with it. All parameters outside groups stay gathered too: those of nodes
-    between units, and those that are tied or used several times. In a pipeline, everything stays gathered for the step.
-    """
+    The parameters of a unit are gathered together. Without a pipeline, there are two more groups: the nodes before the
+    first unit (an embedding), and those after the last unit (a norm and a head). The last group stays gathered, because
+    the backward begins with it. Parameters outside these groups stay gathered too: those of nodes between units, and
+    those that are tied or used several times. In a pipeline, everything stays gathered for the step."""
     if reshard is None:
         return None
     everything = tuple(parameters)

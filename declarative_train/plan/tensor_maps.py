@@ -186,9 +186,9 @@ def check_published(
 
 
 def check_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[str, str | None] | None:
-    """Compare the tensors in the map's `entries` with a file. Return (problem, hint) if one is missing in the file, or
-    has the wrong shape for its parameter; otherwise None. `held`: shapes of the parameters. `found`: shapes in the
-    file."""
+    """Return (problem, hint) if tensors that `tensors.entries` names are missing in a file, or do not have the shapes
+    of their parameters; otherwise None. `held`: shapes of the parameters. `found`: shapes of the tensors in the file.
+    """
     problems = []
     for name in tensors.entries:
         parts = parts_in(tensors, name)

@@ -35,7 +35,8 @@ _PRESENT, _TARGET, _PREDICTED, _PROBABILITY, _HAS_PICTURE = range(5)
 
 def predictions(plan: Plan, device: torch.device) -> Predictions | None:
     """Return the collector of predictions for a run. Return None if there are no evaluations, if the sink tensorboard
-    draws no images, or if no output is suitable: with 2 to `MOST_CLASSES` classes, and a loss without `chunks`."""
+    draws no images, or if no output is suitable. An output is suitable if it has 2 to `MOST_CLASSES` classes, and its
+    loss has no key `chunks`."""
     settings = plan.logging.sinks.get("tensorboard")
     if settings is None or plan.evaluation is None or not settings.get("pictures", True):
         return None

@@ -94,8 +94,8 @@ class FirstSteps:
         ]
 
     def _measure(self) -> torch.Tensor:
-        """Return the norm of each parameter's gradient. Of a sharded gradient, only this rank's shard counts. The norms
-        are in the order of `_names`, the trained parameters. The norm is 0 if there is no gradient."""
+        """Return the norm of the gradient of each trained parameter, in the order of `_names`; 0 for a parameter
+        without a gradient. If a gradient is sharded, the norm is that of this rank's shard."""
         found = torch.zeros_like(self._sizes)
         held = [(self._places[name], gradient) for name, _, gradient in self._local() if name in self._places]
         if held:

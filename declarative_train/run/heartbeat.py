@@ -154,8 +154,8 @@ class Pace:
     _looks: list[tuple[int, int]] = field(default_factory=list)  # `looks` and `busy` of earlier heartbeats
 
     def add(self, beat: Beat, now_s: float) -> None:
-        """Update speed and progress from the rank's newest heartbeat. It may be the same heartbeat as in the last call,
-        if there is no newer one. `now_s`: current time of `time.monotonic`."""
+        """Update speed and progress from `beat`, the rank's newest heartbeat, which may be that of the last call.
+        `now_s`: current time of `time.monotonic`."""
         before = self.beat
         is_new = before is None or before.number != beat.number
         if is_new:

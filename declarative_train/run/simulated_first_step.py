@@ -80,7 +80,7 @@ class RankedStep:
 
     def combine(self, name: str, *, mean: bool) -> torch.Tensor:
         """Return the gradient of the parameter `name`, before clipping: the sum over the data-parallel ranks or, with
-        `mean`, their mean. `name`: one of `shown`."""
+        `mean`, their mean. `name`: one of the names in `shown`."""
         parts = torch.stack([part.gradients[name] for part in self.parts])
         return parts.mean(0) if mean else parts.sum(0)
 

@@ -155,8 +155,9 @@ def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
 
 
 def wait_for_others(store: Store, rank: int, world: int) -> None:
-    """Report to the store that this rank is done. Rank 0 waits for all `world` ranks, because it serves the store: a
-    rank that used the store after rank 0 exited would fail. Do nothing if the launcher serves the store."""
+    """On rank 0, wait until all `world` ranks are done; on any other rank, report to the store that it is done. Rank 0
+    serves the store, so a rank that used the store after rank 0 exited would fail. Do nothing if the launcher serves
+    the store."""
     if has_agent_store():
         return
     if rank != 0:
@@ -198,8 +199,8 @@ def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], sto
 
 
 class _Broadcaster:
-    """Sender of messages from rank 0 to all other ranks. Call `damage` any number of times (all ranks help to check a
-    checkpoint), then `send` once, which sends the job."""
+    """Sender of messages from rank 0 to all other ranks. `damage` makes all ranks check a checkpoint together, and may
+    be called several times. `send` sends the job to all ranks; call it once, at the end."""
 
     def __init__(self, store: Store, world: int) -> None:
         self.store = store

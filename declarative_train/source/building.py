@@ -82,9 +82,8 @@ class Builder:
     `repairs`: {offset: original text} of the places where the text was replaced by `x` characters so that the parser
     accepts it.
 
-    The parser counts lines and columns differently after a byte order mark, a repair or a line break of YAML 1.1. If
-    the text has one of these, positions are computed from offsets. Otherwise the parser's own numbers are used, which
-    is faster."""
+    Positions of nodes are the parser's own lines and columns. If the text has a byte order mark, a repair or a line
+    break of YAML 1.1, the parser counts these differently, and positions are computed from offsets, which is slower."""
 
     def __init__(self, lines: Lines, begin: int, repairs: dict[int, str]) -> None:
         self.lines, self.begin, self.repairs = lines, begin, repairs

@@ -39,13 +39,12 @@ class Dropped(NamedTuple):
 
 
 class Document(NamedTuple):
-    """Merged recipe, before its templates are rendered. `complete`: False if a base or a `--with` file could not be
-    read. Checks then do not report missing values, because that file may have them.
+    """Merged recipe, before its templates are rendered. `complete`: False if a base recipe or a `--with` file could not
+    be read. Missing values are then not reported, because they may be in the unread file.
 
-    `base_orders`: {path of a mapping: its keys in the base recipe}, for each mapping in which a later file adds,
-    removes or reorders keys. It is used for graphs, where an inserted node changes the default input of the next one
-    (docs/decisions.md, Q3). Without `extends`, the base is the recipe before `--with` and `--set`.
-    """
+    `base_orders`: for each mapping in which a later file adds, removes or reorders keys, the keys in the order of the
+    base recipe. It shows where an inserted node of a graph changes the default input of the next node
+    (docs/decisions.md, Q3). Without `extends`, the base is the recipe without `--with` and `--set`."""
 
     path: str
     root: Mapping

@@ -197,9 +197,8 @@ def _state(folder: str, ended: Entry | None) -> tuple[State, str]:
 
 
 def _about_older(folder: str, started: Entry) -> Entry:
-    """Return the facts about a run that has no `run.json`, by the names that `run.json` uses. They are read from
-    `started`, the first event of the run, or from the run's plan if `started` is {}. Return {} if there is no plan
-    either."""
+    """Return the facts about a run that has no `run.json`, under the keys of `run.json`. They come from `started`, the
+    first event of the run. If `started` is {}, they come from the run's plan; if there is no plan either, return {}."""
     if started:
         known = {key: started.get(key) for key in ("name", "mode", "num_ranks", "num_steps")}
         settings = {

@@ -73,12 +73,11 @@ def with_mode(record: Record) -> Settings:
 
 
 def metric_columns(records: Sequence[Record], wanted: Sequence[str] = ()) -> list[str]:
-    """Return the names of the metric columns of a table: all of `wanted`, then names of other values, up to
+    """Return the names of the metric columns of a table of runs: all of `wanted`, then other metrics, up to
     MOST_METRICS columns.
 
-    Values that at least half of the runs have come before the others. Within these two groups the order is: test set,
-    best values, other sets, training set; within a set, metrics come before losses.
-    """
+    The other metrics are in this order: first those that at least half of the runs have, then the rest. Within these
+    two groups: test set, best values, other sets, training set. Within a set, metrics come before losses."""
     counts: dict[str, int] = {}
     for record in records:
         for name in record.values:

@@ -38,8 +38,9 @@ class Adapter(Component, ABC):
         raise NotImplementedError
 
     def plan_weights(self, recipe: Any, lowered: Any, span: Span) -> tuple[Any, list[Diagnostic]]:
-        """Return (plan, diagnostics) for the saved adapter in the folder `made_from`. `plan`: a `WeightsPlan`, by which
-        a run loads the saved tensors. `diagnostics`: one for each tensor that does not fit the model.
+        """Return (plan, diagnostics) for a saved adapter, whose folder is the property `made_from`. `plan`: a
+        `WeightsPlan`, by which a run loads the saved tensors. `diagnostics`: one for each tensor that does not fit the
+        model.
 
         `recipe`: a `Recipe`. `lowered`: the recipe after lowering, a `Lowered`. `span`: position of the diagnostics."""
         raise NotImplementedError

@@ -50,9 +50,9 @@ _WORDS = {
 
 
 def plain_python(text: str) -> str:
-    """Return `text` as an expression in which every reference is a Python identifier. A reference with a dot and a
-    keyword are replaced by identifiers of the same length. Raises ExpressionError if the text is too long, or has an
-    invalid character or an unmatched bracket."""
+    """Return `text` as an expression in which every reference is a Python identifier. References that contain a dot,
+    and those that are keywords of Python, are replaced by identifiers of the same length. Raises ExpressionError if the
+    text is too long, or has an invalid character or an unmatched bracket."""
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"this expression has {len(text)} characters, more than {MAX_LENGTH}", 0, 1, "split it")
     parts: list[str] = []

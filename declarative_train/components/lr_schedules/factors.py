@@ -59,8 +59,8 @@ class Cosine(LrSchedule):
 
 
 class Polynomial(LrSchedule):
-    """Learning rate that falls to `min_factor` times the optimizer's lr at the end of the run. Without `min_factor` it
-    is lr x (fraction of the steps after the warm-up that is left) ** `power`.
+    """Learning rate that falls to `min_factor` times the optimizer's lr at the end of the run. The factor is
+    `min_factor` + (1 - `min_factor`) * r ** `power`, where r is the remaining fraction of the steps after the warm-up.
     """
 
     type: Literal["polynomial"] = "polynomial"

@@ -206,11 +206,8 @@ class Ranked(Metric, ABC):
 
     def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
         """Return whether the metric is undefined for a set of samples, because there is no positive to compare with a
-        negative. `target`: the targets of the set, (N, *S).
-
-        Targets (N, K) of K labels: True if no label has two different targets. Other targets: True if all are equal.
-        With `average: micro`: always False.
-        """
+        negative: all targets are equal or, with K labels, the targets of each label are equal. With `average: micro`
+        return False. `target`: the targets of the set, (N, *S); with K labels (N, K)."""
         if self.average == "micro":
             return False
         if target.ndim == 2 and self.task not in ("binary", "multiclass"):

@@ -197,8 +197,8 @@ class CheckpointStore:
         return sorted(int(found[1]) for name in names if (found := _FOLDER.fullmatch(name)))
 
     def _remove(self, path: str) -> None:
-        """Remove the checkpoint folder at `path`, the manifest first: if the removal is interrupted, the checkpoint
-        does not look complete."""
+        """Remove the checkpoint folder at `path`. The manifest is removed first, so that an interrupted removal does
+        not leave a checkpoint that looks complete."""
         if not self._fs.exists(path):
             return
         if self._fs.exists(f"{path}/{MANIFEST}"):

@@ -96,8 +96,10 @@ ALONE = SavingGroups()
 
 def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> SavingGroups:
     """Return this rank's process groups for saving. All ranks must call this. `background`: a thread saves while
-    training continues, so the ranks that write get a group of their own. `by_rank_0`: with `background`, rank 0 writes
-    the whole checkpoint, and no group for writing is made; without `background`, it has no effect."""
+    training continues. `by_rank_0`: rank 0 alone writes checkpoints that are saved in the background.
+
+    The ranks that write get a group of their own if they save in the background, or if other ranks do not write. If
+    rank 0 writes alone, it needs no such group."""
     limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
     num_ranks, rank, writers = len(layout.ranks), distributed.get_rank(), choose_writers(layout)
     reading = make_node_groups(layout, range(num_ranks), None, limit, writes=False)

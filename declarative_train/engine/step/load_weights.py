@@ -109,9 +109,9 @@ def _open(model: nn.Module, plan: WeightsPlan, whole: bool) -> OpenedWeights:
 def _open_published(
     model: nn.Module, plan: WeightsPlan, tensors: TensorMapPlan, source: WeightSource, whole: bool
 ) -> OpenedWeights:
-    """Open the weights of a published model, and compare names and shapes with the model. `plan`: entry of
-    `model.weights`. `tensors`: which tensors of the file form each parameter. `source`: the file. `whole`: if False,
-    `model` is a pipeline stage, and the file may have parameters of other stages. Raises RunFailure."""
+    """Open the weights of a published model. Raises RunFailure if their names and shapes do not fit `model`. `plan`:
+    entry of `model.weights`. `tensors`: which tensors of the file form each parameter. `source`: the file. `whole`: if
+    False, `model` is a pipeline stage, and the file may have parameters of other stages."""
     assert isinstance(source, Tensors)
     source = rename_tensors(source, tensors, plan.rename)
     _require_none(plan, check_published(ModelTensors.by(model), plan, source.shapes, whole=whole))

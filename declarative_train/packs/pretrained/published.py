@@ -33,7 +33,7 @@ _PARAM = re.compile(r"\{\+?([a-z]\w*)\}")  # `{layers}` is its value, `{+layers}
 class ModelHead(NamedTuple):
     """Output layer (head) of a published model, which the param `head` of a block selects.
 
-    architectures  class names of models with this head; configs are written with the first one
+    architectures  class names of models with this head; dtrain writes the first one into configs
     tensors        {parameter of the block: names of the head's tensors}
     has_labels     whether `out_features` of the head is the number of labels in the config"""
 

@@ -82,8 +82,8 @@ def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
 
 
 def slice_of(scope: Scope, wire: Wire) -> TokenSlice | None:
-    """Return the slice of a token field that a wire (a value in the model's graph) equals; for a whole field, a slice
-    with all positions. Return None if the wire is something else."""
+    """Return the slice of a token field that `wire` (a value in the model's graph) contains, or None if `wire` is
+    something else. A whole field counts as a slice with all positions."""
     name, _, output = wire.partition(":")
     if not output:
         field, _, part = name.partition(".")

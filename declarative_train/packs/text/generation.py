@@ -202,9 +202,9 @@ def _context_of_published(trained: Trained, found: TextOutput, module: nn.Module
 def _why_no_cache(
     graph: Graph, plugins: tuple[str, ...], drops: Collection[str] = (), kinds: Collection[str] = ()
 ) -> str:
-    """Return the reason why keys and values cannot be cached; "" if they can. The reason names the first node that may
-    mix positions in another way than causal self-attention, or that calls another node again. `drops`: names of nodes
-    that are not checked. `kinds`: types of layers that are not checked."""
+    """Return why keys and values cannot be cached; "" if they can. The text names the first node that prevents it: a
+    `reuse` node, or a node that may mix positions otherwise than by causal self-attention. `drops`: names of nodes that
+    are not checked. `kinds`: types of layers that are not checked."""
     for node in graph.nodes:
         if node.name in drops or (node.component is not None and node.component["type"] in kinds):
             continue

@@ -141,9 +141,9 @@ def _extract_spans(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _extract_turns(text: str) -> tuple[str, list[tuple[int | None, int, int]]]:
-    """Remove the marks TURN, which `_TurnInserter` adds to loops over messages, from a rendered text. Return the text
-    and its passages (message, begin, end) between the marks. `message`: index of the message in the innermost loop that
-    writes the passage; None outside loops over messages."""
+    """Remove the marks TURN, which `_TurnInserter` adds to loops over messages, from a rendered text. Return the text,
+    and its passages between the marks as (message, begin, end). `message`: index of the message for which the innermost
+    loop wrote the passage; None for a passage outside loops over messages."""
     kept: list[str] = []
     found: list[tuple[int | None, int, int]] = []
     size = 0

@@ -233,8 +233,8 @@ class PackedField:
 
 
 class PackedRows(Table):
-    """Table in which each row is one sample, packed from several texts. All fields of a row are packed from the same
-    texts. `source`: the table of the texts. `read` decodes texts from the tokens; they are only displayed."""
+    """Table in which each row is one sample, packed from several texts. All fields of a row contain the same texts.
+    `source`: the table of the texts. A column of texts is decoded from the tokens, and is used only for display."""
 
     def __init__(self, table: Table, fields: Mapping[str, tuple[FieldReader, Tokens]], chosen: np.ndarray) -> None:
         self.fields = {name: PackedField(part, tokens, chosen) for name, (part, tokens) in fields.items()}

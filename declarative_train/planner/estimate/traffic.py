@@ -102,8 +102,8 @@ def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -
 
 
 def shares(names: Iterable[str], model: ModelFacts, group: DeviceGroup, width: int) -> int:
-    """Return the bytes that the parameters of the nodes `names` occupy on all devices of `group` together. The devices
-    have shards of equal size, so padding is included. `width`: bytes per element."""
+    """Return the total bytes of the parameters of the nodes `names` after sharding over the devices of `group`. The
+    padding that makes all shards equal is included. `width`: bytes per element."""
     held = model.share_of(names, group.size)
     return (held.weights * width + held.packed) * group.size
 

@@ -55,8 +55,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     changes          pairs (storage, change in bytes), in order of time
     operations       for each operation that changed something, a tuple (name, length of `changes` after it, pass).
                      A pass is a part of the step such as ("forward", index of the forward) or ("backward", index)
-    between          the pass to which operations outside of autograd are counted
-    total, peak      live bytes now; the most live bytes so far
+    between          the pass that is recorded for operations outside of autograd
+    total, peak      live bytes now, and their maximum so far
     copies_reduced   also count the copy that gloo makes of a tensor before it reduces it
     """
 

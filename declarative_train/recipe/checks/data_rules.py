@@ -141,9 +141,9 @@ def _reach_of(node: LayerNode) -> int:
 
 
 def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
-    """Return whether `given` has the rows of `target` shifted by one row, like the input of next-token prediction. It
-    must have all columns of `target`, and begin one row earlier. It must also end one row earlier, or at the last or
-    second-last row of the field."""
+    """Return whether `given` is `target` shifted one row back, like the input of next-token prediction. It must have
+    all columns of `target` and start one row before it. It must also end one row before it, or have the `stop` None or
+    -1."""
     if (
         given is None
         or not target.columns

@@ -294,8 +294,8 @@ def _find_first(node: object) -> Wire | None:
 
 
 def _sees_no_later(frame: _Frame, wire: Wire) -> bool:
-    """Return whether a causal layer takes part in computing the sequence `wire`, and nothing in the computation can
-    make a position depend on later positions. `frame`: the graph that has `wire`."""
+    """Return whether a causal layer takes part in computing the sequence `wire`, and no position of `wire` can depend
+    on later positions. `frame`: the graph that contains `wire`."""
     is_causal = False
     for _, output, node in _walk(frame, wire):
         if isinstance(node, ExpressionNode):
@@ -315,8 +315,8 @@ def _is_causal(node: LayerNode) -> bool:
 
 
 def _is_of(node: LayerNode, types: frozenset[str]) -> bool:
-    """Return whether a node is an activation, or a layer of one of `types`. A layer that computes over several
-    dimensions (key `num_dims` above 1), not only over the features of one position, does not count."""
+    """Return whether a node is an activation or a layer of one of `types`. A layer with the key `num_dims` above 1 does
+    not count: it computes over positions too, not only over the features of one position."""
     if node.layer.type in types:
         return getattr(node.layer, "num_dims", 1) == 1
     from declarative_train.components.layers.activations import Activation  # imported when a recipe names it

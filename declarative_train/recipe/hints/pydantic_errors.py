@@ -267,9 +267,8 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
 
 
 def _report_no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
-    """Return the diagnostic for a value that has none of the forms allowed for it. `problems`: for each form, one error
-    of pydantic. `where`: name of the value in the message, used only if the value is the whole mapping that was
-    validated."""
+    """Return the diagnostic for a value that has none of the allowed forms. `problems`: pydantic's error for each form.
+    `where`: what the message calls the value if it is the whole mapping that was validated."""
     first = problems[0]
     wanted: list[str] = []
     for problem in problems:

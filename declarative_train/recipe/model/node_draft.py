@@ -262,9 +262,9 @@ class EntryReader:
         return LayerDraft(**common, layer=named)
 
     def _target(self, node: Mapping, at: Span) -> Edge | None:
-        """Return the reference to the node that a `reuse` node calls again. `node`: the keys of the `reuse` node; its
-        key `node` has the reference. `at`: span at which a missing key is reported. If the key is missing or wrong,
-        report an error and return None."""
+        """Return the reference under the key `node` of a `reuse` node: the node that it calls again. Report an error
+        and return None if a key is missing, wrong or unknown. `node`: the mapping of the `reuse` node. `at`: span of
+        the error about a missing key."""
         others = [entry for entry in node if entry.name not in ("node", *RESERVED)]
         present = {entry.name for entry in node if entry.name != "type"}
         self.found += [

@@ -73,9 +73,9 @@ class RunPlace:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Start of a run. `entry`: the checkpoint from which it starts; None: it starts from the beginning. `run`:
-    folder of the run that is continued. If there is a checkpoint but no `run`, a new run starts from the checkpoint,
-    and `why` is the reason for this. `passed_over`: for each newer checkpoint that was skipped, the reason."""
+    """Point from which a run starts. `entry`: the checkpoint that is loaded; None: the run starts from the beginning.
+    `run`: folder of the run that is continued; None: a new run starts. `why`: the reason why a new run starts from a
+    checkpoint. `passed_over`: for each newer checkpoint that was skipped, the reason."""
 
     entry: CheckpointEntry | None
     run: Path | None = None

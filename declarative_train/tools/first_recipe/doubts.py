@@ -40,9 +40,10 @@ def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
 
 
 def _number_parts(each: ColumnValues, both: np.ndarray) -> np.ndarray | None:
-    """Divide the values of the column `each` into groups, and return the number of the group for each row in `both`.
-    Each value is a group; if there are many different numbers, each range of numbers is a group. Return None if a group
-    would have too few rows on average. `both`: mask of the rows that have a value in this column and in the target."""
+    """Divide rows into groups by their values in the column `each`, and return the index of the group of each row. Rows
+    with equal values form a group; if there are many different numbers, each range of numbers is a group. Return None
+    if the groups would have too few rows on average. `both`: mask of the rows to divide, which have a value in this
+    column and in the target."""
     import numpy as np
 
     values = each.values[both]

@@ -161,10 +161,10 @@ def _shape_of(config: Mapping[str, Any], block: str | None) -> _Shape:
 
 
 def _base_shape(config: Mapping[str, Any], name: str, feeds: bool) -> _Shape:
-    """Return what a model reads and learns, if its output layer is missing or unknown. It learns a label. Its main
-    input in transformers says what it reads: tokens for `input_ids`, a picture for `pixel_values`. `name`: the class of
-    the model, or "" if unknown. `feeds`: the model has a decoder that reads the tokens too. Raises TargetError for
-    another main input."""
+    """Return the input and the target of a model whose output layer is missing or unknown. The target is a label. The
+    input is tokens if the main input in transformers is `input_ids`, and a picture if it is `pixel_values`. Raises
+    TargetError for another main input. `name`: the class of the model, or "" if unknown. `feeds`: the model has a
+    decoder that reads the tokens too."""
     main = _main_input(config, name)
     if main == "input_ids":
         return _Shape("tokens", "label", head=True, is_decoder_fed=feeds)

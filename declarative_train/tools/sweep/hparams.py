@@ -10,9 +10,9 @@ from declarative_train.tools.sweep.sweep import Aim, Result
 
 
 def write_hparams(folder: Path, results: Sequence[Result], aim: Aim) -> None:
-    """Write an event file into the sweep's folder, in place of an older one. It defines only the columns of
-    TensorBoard's table of hyper-parameters; the values are in the files of each run. The metric of `aim` is the first
-    result. Raises OSError."""
+    """Write an event file into the sweep's folder, in place of an older one. It defines the columns of TensorBoard's
+    table of hyper-parameters, with the metric of `aim` as the first metric. The values are in the event files of the
+    runs. Raises OSError."""
     from declarative_train.run.graph_and_hparams import tensorboard_name
     from declarative_train.run.sinks.tensorboard import EventWriter, hparams_columns, new_event_file
 

@@ -148,13 +148,12 @@ class BatchNormModule(nn.Module):
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[BatchNormModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Move the running mean and variance of each module towards the means over the groups of this step. (Each group
+        """Update the running mean and variance of each module with the mean over the groups of this step. (Each group
         of samples is normalised together.)
 
-        `pending`: for each module, the vector of `take_pending`, added up over the ranks. A module is not changed if
-        its vector counts no group. `finite`: if false, no module is changed, because the step was skipped. Modules with
-        the same momentum are updated together, because one update per module would launch 640 kernels for a ResNet-50.
-        """
+        `pending`: for each module, the vector of `take_pending`, summed over the ranks. A module that had no group in
+        this step is not changed. `finite`: if false, the step was skipped and no module is changed. Modules with the
+        same momentum are updated together, because one update per module would launch 640 kernels for a ResNet-50."""
         by_momentum: dict[tuple[float, torch.dtype], list[tuple[BatchNormModule, Tensor]]] = {}
         for module, part in zip(modules, pending, strict=True):
             by_momentum.setdefault((module.momentum, module.running_mean.dtype), []).append((module, part))

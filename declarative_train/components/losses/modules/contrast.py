@@ -57,10 +57,9 @@ class Contrast(nn.Module, LossModule):
         return self._share(waiting, self.groups.ranks)
 
     def _whole_groups(self, views: Tensor, over: int, ranks: Collective) -> Tensor:
-        """Return this rank's part of the loss sum over all groups that this batch completes. The rows of all ranks are
-        gathered and appended to the rows of earlier batches whose group is not complete. `views` (R, 2, D): this rank's
-        rows. `over`: number of samples of a group. `ranks`: the data-parallel ranks.
-        """
+        """Gather the rows of all ranks, and append them to earlier rows whose group was incomplete. Return this rank's
+        part of the loss, summed over all groups that are now complete. `views` (R, 2, D): rows of this rank. `over`:
+        number of rows in a group. `ranks`: the data-parallel ranks."""
         found = ranks.concatenate(views.detach())
         waiting = found if self._waiting is None else torch.cat([self._waiting, found])
         *whole, rest = waiting.tensor_split(list(range(over, len(waiting) + 1, over)))

@@ -60,7 +60,8 @@ class InputElements:
 
 
 class Errors:
-    """Function that returns the values for `MeanOfItems`: `error(input, target)`, a number for each element (B, *S)."""
+    """Function that computes the value and the weight of each item for `MeanOfItems`. The values are `error(input,
+    target)`, one for each element (B, *S)."""
 
     def __init__(self, error: Callable[[Tensor, Tensor], Tensor], ignore_index: int | None) -> None:
         self._error, self._ignore_index = error, ignore_index
@@ -75,9 +76,8 @@ class Errors:
 
 
 class TopKHits:
-    """Function that returns the values for `MeanOfItems`: 1 for an item whose target class is among the `top_k` classes
-    with the highest scores, else 0.
-    """
+    """Function that computes the value and the weight of each item for `MeanOfItems`. The value is 1 if the target
+    class is among the `top_k` classes with the highest scores, else 0."""
 
     def __init__(self, items: ClassItems, top_k: int) -> None:
         self._items, self._top_k = items, top_k

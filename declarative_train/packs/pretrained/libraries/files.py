@@ -191,8 +191,8 @@ def _are_equal(one: TensorOrigin, other: TensorOrigin) -> bool:
 
 def reject_leftovers(files: Files, kind: str, hint: str, *, field: str) -> None:
     """Raise LibraryError if the files lack parameters of the model, and also have tensors that the model does not have.
-    Only both together are an error: the missing values are then probably in the files under other names. `kind`: name
-    of the model, for the message. `hint`, `field`: attributes of the error."""
+    In this case the parameters are probably in the files under other names. `kind`: name of the model, for the message.
+    `hint`, `field`: attributes of the error."""
     if files.missing and files.unexpected:
         message = (
             f"the files are not those of a `{kind}`: they lack {several(files.missing)}, and they have "

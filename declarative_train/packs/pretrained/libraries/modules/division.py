@@ -250,8 +250,9 @@ def _generic(name: str) -> str:
 
 
 def _group_of(name: str) -> str:
-    """Return the path of the group that contains the submodule `name`, such as `layers.0.self_attn`. Either all
-    submodules of a group are divided, or none."""
+    """Return the path of a submodule up to the first name after a number: `layers.0.self_attn.q_proj` ->
+    `layers.0.self_attn`. A path without such a name is returned unchanged. Submodules with the same result form a
+    group: either all of them are divided, or none."""
     found = re.match(r"(.*?\.\d+\.[^.]+)(\.|$)", name)
     return found[1] if found else name
 

@@ -194,8 +194,8 @@ class LibraryPart(nn.Module):
 
 
 class _StandIn(nn.Module):
-    """Mixin for the parts of a frame, a copy of a model that computes only one of its parts. `part`: the module whose
-    forward is run. It is None in all other parts of the frame, whose forward returns its input."""
+    """Mixin for modules in a copy of a model that computes only one of the model's parts. `part`: in the module of this
+    part, the object that computes it. In all other modules it is None, and the forward returns its first input."""
 
     part: LibraryPart | None
 
