@@ -145,8 +145,8 @@ class Layer(Component, ABC):
 
     def find_text_ports(self) -> tuple[str, tuple[str, ...], str] | None:
         """Return (model name, ports for token ids, port for the padding mask) of a text encoder, for warnings about a
-        missing mask. The last of the ports for token ids is the one that a warning suggests. Return None for a layer
-        that is not a text encoder. Call it only if `check` found no error."""
+        missing mask; None for any other layer. A warning suggests the last of the ports for token ids. Call it only if
+        `check` found no error."""
         return None
 
     def check(self, inputs: Mapping[str, TensorSpec]) -> ShapeError | None:

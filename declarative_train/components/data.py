@@ -94,8 +94,7 @@ class Table(ABC):
         yield from ()
 
     def take_lists(self, names: "Sequence[str]") -> None:  # noqa: B027  most sources have no such lists
-        """Let `read` return the columns `names` as lists of any length (the dtype LISTS) from now on. Called if a field
-        needs such lists."""
+        """Make `read` return the columns `names` with the dtype LISTS, for lists of different lengths."""
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
         """Return the uncompressed size of the columns in the files, in bytes, or None if it is unknown."""
@@ -196,8 +195,8 @@ class MissingPackageError(Exception):
 
 
 class NoStatisticsError(ValueError):
-    """Error: the statistics of a field cannot be computed from the training rows. `help`: one hint. `value`: the value
-    of `column` that is the reason; the message then names its row."""
+    """Error: the statistics of a field cannot be computed from the training rows. `help`: hint for the user. `value`:
+    the value in `column` that causes the error, so that the message can name its row; None if unknown."""
 
     def __init__(self, column: str, message: str, *, help: str, value: float | None = None) -> None:
         super().__init__(f"`{column}` {message}")
@@ -367,9 +366,9 @@ class Field(Component, ABC):
         """Return an accumulator for the statistics of the training rows, or None if the field needs no statistics."""
 
     def misreads(self, statistics: Mapping[str, object]) -> str | None:
-        """Return why the numbers of an earlier field would mean something else in this field, such as another
-        tokenizer; None if they mean the same. `statistics`: those of the earlier field, from a run or a plan. The two
-        fields have equal values for the keys in `meaning`."""
+        """Return why a number in this field and the same number in an earlier field differ in meaning, such as token
+        ids of different tokenizers; None if they do not. `statistics`: those of the earlier field, from a run or a
+        plan. The caller has found that the fields have equal values for the keys in `meaning`."""
         return None
 
     @abstractmethod

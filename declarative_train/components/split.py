@@ -30,8 +30,8 @@ class Candidates(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Result of a split that takes `num_rows` random rows. The package `data` then chooses the rows, without a list of
-    all row indices."""
+    """Number of random rows that a split takes. A split returns it in place of row indices; the package `data` then
+    chooses the rows."""
 
     num_rows: int
 

@@ -56,8 +56,8 @@ class Transform(Component, ABC):
         return None
 
     def size_after(self, size: Size) -> Size:
-        """Return the size (height, width) of the result for images of this size. Return None where the recipe does not
-        determine it."""
+        """Return (height, width) of the result for images of size `size`, with None in place of a number that the
+        recipe does not determine."""
         return size
 
     def interval_after(self, interval: tuple[float, float], channels: int) -> tuple[float, float]:

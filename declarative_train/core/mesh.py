@@ -38,8 +38,8 @@ def size_of(mesh: Sequence[MeshAxis], *names: Axis) -> int:
 
 
 def coordinates(rank: int, mesh: Sequence[MeshAxis]) -> dict[str, int]:
-    """Return the position of a rank along each axis of the mesh, by axis name. Ranks are numbered so that the position
-    along the last axis changes first."""
+    """Return {axis name: position of the rank along this axis}. Consecutive ranks differ first in the position along
+    the last axis of the mesh."""
     found: dict[str, int] = {}
     for axis in reversed(mesh):
         rank, found[axis.name] = divmod(rank, axis.size)

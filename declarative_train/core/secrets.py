@@ -63,7 +63,7 @@ def record_derived(text: str) -> str:
 
 
 def list_variables() -> tuple[tuple[str, str], ...]:
-    """Return the name and value of each variable that was recorded."""
+    """Return (name, value) of each environment variable that `record_variable` recorded."""
     return tuple((name, value) for value, name in used_variables.names.items())
 
 

@@ -242,8 +242,8 @@ def is_gpu(device: torch.device | None) -> TypeGuard[torch.device]:
 def from_workers(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
-    """Yield `count` lists of batches on the device `device` (None: in host memory). `made`: the same lists in packed
-    form, as loader processes return them. `first`: step of the first list."""
+    """Yield `count` lists of batches, unpacked and moved to `device` (None: left in host memory). `made`: the packed
+    lists from loader processes. `first`: step of the first list."""
     return from_host(([unpack_batch(batch) for batch in batches] for batches in made), first, count, device)
 
 

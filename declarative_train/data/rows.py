@@ -19,7 +19,7 @@ from declarative_train.data.spec import WindowSpec
 
 
 class SetRows(ABC):
-    """Rows of a set: for each index in the set (a place), the row number in the table."""
+    """Rows of a set: for each index in the set, the row number in the table. Arguments `places` are such indices."""
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -107,8 +107,8 @@ class StatisticsCache:
 
 
 class Inherited(NamedTuple):
-    """Field of an earlier run whose statistics are used again. `origin`: name of that run (`runs/x step 40`). `span`:
-    the place in the recipe that names it."""
+    """Field of an earlier run whose statistics are reused. `origin`: the run, for messages (`runs/x step 40`). `span`:
+    where the recipe names the run."""
 
     spec: FieldSpec
     origin: str

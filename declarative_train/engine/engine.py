@@ -214,7 +214,8 @@ class Engine:
 
     @property
     def modules(self) -> Sequence[nn.Module]:
-        """Modules with parameters on this rank: the model, in a pipeline also its stages, in mode `dp` all replicas."""
+        """Modules that have this rank's parameters: the model, with a pipeline also its stages, in mode `dp` all
+        replicas."""
         return self._built.modules
 
     @property

@@ -301,9 +301,9 @@ _OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # errors that co
 
 
 def describe_silent_ranks(failures: Sequence[Failure], num_ranks: int) -> str | None:
-    """Return a sentence that names the ranks that wrote no report, because they hang or were killed. `failures`: the
-    reports of the other ranks. Return None if every rank or no rank wrote a report, or if a report has another cause
-    than a lost connection."""
+    """Return a sentence that names the ranks that wrote no failure report, because they hang or were killed.
+    `failures`: the reports of the other ranks. Return None if a report has another cause than a lost connection to a
+    rank. Also return None if all ranks wrote one, or none did."""
     silent = sorted(set(range(num_ranks)) - {failure.rank for failure in failures})
     if not (failures and silent and all(failure.is_peer_loss for failure in failures)):
         return None

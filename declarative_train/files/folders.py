@@ -89,8 +89,8 @@ def _read_noted(path: str, read: Callable[[str], T]) -> T:
 
 
 def stamp_from_listing(root: str, below: str) -> tuple[int, str]:
-    """Return (size, tag) of the remote file `root`/`below`, as the listing of the folder `root` reports them. Return
-    (0, "") if the listing had no size."""
+    """Return (size, tag) of the remote file `root`/`below`, stored when its folder was listed. Return (0, "") if the
+    listing had no size. The tag changes if the file changes."""
     known = find_info(f"{root}/{below}")
     return (0, "") if known is None else (known.size, known.tag)
 

@@ -47,8 +47,8 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Metric of the recipe: its component and the names of its tensors (`edges`). `loss`: name of the loss for which it
-    is computed, or None. `ignore_index`, `class_dim`, `one_class`: those of this loss."""
+    """Metric of the recipe. `edges`: names of the tensors that it reads. `loss`: name of the loss from which it takes
+    tensors that the recipe does not name, or None. `ignore_index`, `class_dim`, `one_class`: settings of this loss."""
 
     name: str
     component: Metric

@@ -69,8 +69,8 @@ def work_of(graph: Graph, parameters: Shapes, frozen: Collection[str] = ()) -> d
 def measure_leaves(
     graph: Graph, parameters: Shapes, frozen: Collection[str], measure: Measure[T]
 ) -> dict[str, tuple[T, ...]]:
-    """Call `measure` with each layer and expression of `graph` and of the blocks in it. Return {name of a node of
-    `graph`: results}: one result, or for a block one for each layer and expression in it. `parameters`: shapes by name.
+    """Call `measure` with each layer and expression of `graph`, also inside its blocks. Return {name of a node of
+    `graph`: results}; a block has one result for each layer and expression in it. `parameters`: shapes by name.
     `frozen`: names of parameters that get no gradient."""
     held: dict[str, list[Weight]] = defaultdict(list)
     for name, shape in parameters.items():
@@ -100,8 +100,8 @@ class Measure(Protocol[Result]):
 
 
 class _Walk(Generic[T]):
-    """Walk through the graph and the graphs of its blocks. It calls `measure` with each layer and expression, and finds
-    out for each edge whether a gradient flows back along it."""
+    """Walk through a graph and its blocks. It calls `measure` with each layer and expression, and finds out which edges
+    carry a gradient in the backward."""
 
     def __init__(self, held: Mapping[str, list[Weight]], measure: Measure[T]) -> None:
         self._held, self._measure = held, measure

@@ -217,8 +217,8 @@ class _Deriver:
             return {node.name: str(refusal)}
 
     def _divide_as(self, node: Node, kind: CutKind) -> LayerCut | str | None:
-        """Return the division of a layer in the way `kind`. Return the reason, as text, if the layer could be divided
-        in this way, but must stay whole. Return None if it cannot be divided in this way."""
+        """Return the division of a layer by the method `kind`. Return None if this method does not apply to the layer.
+        Return a reason, as text, if it applies, but the layer must stay whole."""
         layer, specs = self._layer(node)
         cut = layer.cut(kind, specs, self._given.size)
         if not isinstance(cut, LayerCut):

@@ -340,7 +340,7 @@ def _compare_num_samples(trained: Trained, name: str, num_samples: int) -> list[
 
 
 def _batches_of_set(trained: Trained, name: str, size: int, max_samples: int | None) -> _Shares:
-    """Return a function that yields the batches of a set of the run. The run's data files must still exist and be
+    """Return the batches of a set of the run, as a `_Shares` function. The run's data files must still exist and be
     unchanged. `size`: rows per batch. `max_samples`: maximum number of samples; None: all."""
     plan = trained.plan
     check_source(trained, name)
@@ -396,7 +396,7 @@ def _origin_of(chunk: InputChunk, row: int, names: Sequence[str]) -> tuple[str, 
 
 
 def _batches_of_windows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
-    """Return a function that yields the batches of new rows, for a run whose samples are windows of rows. The windows
+    """Return the batches of new rows, as a `_Shares` function, for a run whose samples are windows of rows. The windows
     are made as in the run. `data`: paths, globs or URLs. `size`: windows per batch."""
     plan = trained.plan
     table, title = table_of([data] if isinstance(data, str) else data, plan.data.source)

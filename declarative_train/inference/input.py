@@ -67,7 +67,7 @@ class Input:
         self.files, self.decimal = tuple(files), decimal
 
     def read(self, columns: Sequence[str]) -> Iterator[InputChunk]:
-        """Read `columns` of all rows, and yield one chunk for each piece of the input. Raises InputError."""
+        """Read `columns` of all rows in pieces, and yield one chunk of rows per piece. Raises InputError."""
         for piece in self.pieces(columns, None):
             yield self.read_piece(piece, columns)
 

@@ -185,8 +185,8 @@ def _parts(block: bytes, most: int | None) -> list[tuple[int, int]]:
 
 
 def _split_pieces(pieces: Pieces, most: int | None) -> Pieces:
-    """Yield the pieces. A piece of parsed values with more than `most` rows (None: no limit) is split. A piece that is
-    a byte range never has more."""
+    """Yield `pieces`, but split each piece of parsed values that has more than `most` rows (None: no limit). Other
+    pieces are ranges of bytes, which never have more."""
     for piece in pieces:
         where = piece.where
         if most is None or piece.num_rows <= most or not isinstance(where, _ReadColumns):

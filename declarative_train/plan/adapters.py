@@ -111,9 +111,8 @@ def check_base(
     settings: Mapping[str, ParameterSettings],
     is_random: Callable[[str], bool],
 ) -> Iterator[Diagnostic]:
-    """Warn about frozen parameters whose values come from no file, because they keep their initial values for the whole
-    run. In a model without adapters, there is a warning only if the initial values are random and other parameters are
-    trained.
+    """Warn about frozen parameters that no file fills, because they keep their initial values for the whole run. In a
+    model without adapters, warn only if the initial values are random and other parameters are trained.
 
     `is_random`: function from a parameter's name to whether its layer draws the initial values. A recipe with plugins
     is not checked, because a plugin may set any value.

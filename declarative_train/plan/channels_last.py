@@ -30,12 +30,12 @@ HALF = frozenset({"bf16", "fp16"})
 
 @dataclass(frozen=True, slots=True)
 class ReorderedElements:
-    """Numbers of elements per sample that a layer, or all layers of a graph, copy into another memory format. A layer
-    copies its inputs and outputs if it does not compute in the format that the model uses.
+    """Cost of converting tensors between memory formats, for a layer or all layers of a graph. A layer converts its
+    inputs and outputs if it computes in another format than the model.
 
-    `by_convolutions`: elements that convolutions copy if the model uses the default format. `by_norms`: elements that
-    group and instance norms copy if the model uses channels last. `is_slower`: whether there is a norm that is slower
-    with channels last.
+    `by_convolutions`: elements per sample that convolutions convert if the model uses the default format. `by_norms`:
+    elements per sample that group and instance norms convert if the model uses channels last. `is_slower`: True if a
+    norm is slower with channels last.
     """
 
     by_convolutions: int = 0

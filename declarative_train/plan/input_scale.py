@@ -180,10 +180,10 @@ def as_in_the_file(field: FieldSpec, values: np.ndarray) -> np.ndarray:
 
 
 def _is_row_index(name: str, values: np.ndarray) -> bool:
-    """Return whether a column only numbers the rows. Its values must be whole numbers that increase from row to row.
+    """Return whether a column only numbers the rows: its values are whole numbers that increase from row to row.
 
-    If the column has the name of an id, this is enough. Otherwise there must be many rows, and at least about half of
-    the whole numbers from the first to the last value must occur. (The missing numbers may be in other sets.)
+    If the column is not named like an id, it must also have many rows, and contain at least half of the whole numbers
+    between its first and last value. (The other numbers may be in other sets.)
     """
     whole = np.rint(values)
     if len(whole) < 3 or np.abs(values - whole).max() > 0.01 or (np.diff(whole) < 1).any():

@@ -189,8 +189,8 @@ class LayoutPlan:
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of parts into which a batch is split. Each part is computed by its own ranks or, in mode dp, by its
-        own copy of the model."""
+        """Number of parts into which the rows of a batch are divided. Different ranks or, in mode dp, different copies
+        of the model compute the parts."""
         return self.size(*DATA_AXES) * self.num_copies
 
     @property

@@ -88,8 +88,8 @@ def num_slices(batch: BatchSpec) -> int:
 
 
 def fits(size: int, batch: BatchSpec) -> bool:
-    """Return whether groups of `size` samples fit the batch: a microbatch consists of whole groups, or a group consists
-    of the whole microbatches of n ranks, where n divides the number of data-parallel ranks."""
+    """Return whether the batch can be divided into groups of `size` samples. Either a microbatch is several whole
+    groups, or a group is the microbatches of n ranks, where n divides the number of data-parallel ranks."""
     if batch.microbatch_size % size == 0:
         return True
     ranks, rest = divmod(size, batch.microbatch_size)

@@ -31,7 +31,7 @@ from declarative_train.recipe.sections.logging import RUNS, PluginSink
 
 
 def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[str, UnitPlan]:
-    """Return {metric: conversion of its input and target to the unit of the target's columns}.
+    """Return {metric: conversion of its input and target to the unit of the column that the target comes from}.
 
     `units`: {metric: (target field, unit of this field)}. A conversion is for one row of the field, even if a sample is
     a window of several rows.

@@ -51,8 +51,8 @@ def sharding_of(
 def _ends(
     names: Sequence[str], units: Collection[str], held: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return (nodes before the first unit, nodes after the last unit), only those with parameters. `names`: all nodes
-    in order. `units`: the repeated blocks. `held`: the nodes with parameters."""
+    """Return the names of the nodes with parameters before the first unit, and of those after the last unit. `names`:
+    all nodes in order. `units`: those that are repeated blocks. `held`: those with parameters."""
     inside = [position for position, name in enumerate(names) if name in units]
     if not inside:
         return (), ()

@@ -71,9 +71,8 @@ class Sectioning:
 
     @property
     def is_part(self) -> bool:
-        """True if keys that are missing may be in other files: the recipe is a fragment, a file could not be read, or
-        the key `extends` is misspelt.
-        """
+        """True if missing keys may be in other files, because the recipe is a fragment, a file could not be read, or
+        the key `extends` is misspelt."""
         said = self.tree.get("fragment")
         if isinstance(said, Scalar) and said.value is True:
             return True

@@ -181,8 +181,8 @@ def join(job: RankJob, rank: int, host: str, hosts: tuple[str, ...], store: Stor
 
 def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
     """Share in-memory samples between the ranks of one machine: the first of these ranks prepares them, and the others
-    map its memory. `host`: this machine. `hosts`: the machine of each rank. If the preparation fails, the first rank
-    raises DataError. The others get the same error later, when they prepare the samples themselves."""
+    map its memory. `host`: this machine. `hosts`: the machine of each rank. The first rank raises DataError if the
+    preparation fails; the others raise it when they prepare the samples later."""
     from declarative_train.data.shared_sets import accept, offer
 
     first = hosts.index(host)

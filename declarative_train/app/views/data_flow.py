@@ -201,8 +201,8 @@ def update_rows(plan: Plan) -> list[Row]:
 
 
 def loss_text(plan: Plan) -> str:
-    """Return a text on the losses: the type and target of each one, and what a device computes: the mean over the whole
-    batch, or its own part of this mean."""
+    """Return a text such as `mse against price: the mean over the batch of 64`. If a device computes only a part of
+    this mean, the text says so."""
     batch, layout = plan.batch, plan.layout
     parts = batch.accumulation * batch.num_microbatches * (1 if layout.scatters else batch.data_parallel_size)
     whole = f"the mean over the batch of {batch.global_batch_size:,}"

@@ -85,8 +85,8 @@ def _read_all(file: Any) -> bytes:
 
 
 def _find_blank_lines(content: Any) -> list[tuple[int, str]]:
-    """Return (line, reason for leaving it out) for each blank line; the reason is "". Lines are counted from 0. The
-    empty text after the last line break is not a line."""
+    """Return (line number from 0, "") for each blank line. Lines that are left out for a reason to report have it in
+    place of "". The empty text after the last line break is not a line."""
     if _BLANK.search(content) is None:
         return []
     lines = bytes(content).split(b"\n")

@@ -311,8 +311,8 @@ class _TreeReader:
 
 
 def _fold(name: str, left: object, right: object, offset: int, length: int) -> Constant:
-    """Compute an operator on two constants while the expression is parsed, and return the result as a constant. `name`:
-    the operator. `offset`, `length`: its position in the text. Raises ExpressionError if it cannot be computed."""
+    """Return the result of an operator between two constants, as a constant. `name`: the operator, such as `+`.
+    `offset`, `length`: position of the operation in the text. Raises ExpressionError if it cannot be computed."""
     numbers = isinstance(left, int | float) and isinstance(right, int | float)
     if name not in _FOLD or not numbers or (name == "**" and (abs(float(right)) > 64 or abs(float(left)) > 1e6)):  # type: ignore[arg-type]
         raise ExpressionError(f"`{name}` between these two constants", offset, length, "write the result", "form")

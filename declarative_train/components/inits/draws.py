@@ -122,9 +122,9 @@ class Draws:
         return _to_unit(words.view("<u4"))
 
     def _normal(self, number: int, count: int) -> np.ndarray:
-        """Return at least the first `count` standard normal numbers of the block with index `number`. By the method of
-        Box and Muller, word i of 64 bits gives the i-th number of the block's first half (with the cosine), and the
-        i-th number of its second half (with the sine)."""
+        """Return at least the first `count` standard normal numbers of the block with index `number`, by the method of
+        Box and Muller. The i-th random word of 64 bits gives the i-th number of the block's first half (its cosine) and
+        of its second half (its sine)."""
         import numpy as np
 
         half = BLOCK // 2

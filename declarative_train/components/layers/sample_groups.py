@@ -69,11 +69,11 @@ Over = Annotated[
 
 
 class SampleGroups:
-    """State of the current forward, for the modules that have groups of samples. Each copy of a model has one such
-    object. The engine writes to it, and the modules read it.
+    """State of the current forward for modules that compute over groups of samples, such as batch norms. There is one
+    object per copy of a model. The engine writes to it, and the modules read it.
 
     microbatch_size   number of rows of a full microbatch on one rank; None in one process without a plan
-    process_groups    number of ranks n -> the process group of n neighbouring ranks, one of which is this rank
+    process_groups    number of ranks n -> process group of the n neighbouring ranks that include this rank
     ranks             the data-parallel ranks, in the order of their rows in an evaluation batch; None without a plan
     """
 

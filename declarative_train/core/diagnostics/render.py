@@ -30,8 +30,8 @@ def arrange(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics without those that only follow from a value that could not be read. The span of such a
-    diagnostic is on one line and contains the span of the value."""
+    """Return the diagnostics without those that only follow from an error in reading a value. Such a diagnostic is on
+    one line, and its span contains the span of the value."""
     everything = list(diagnostics)
     broken: dict[str, list[Span]] = {}
     for diagnostic in everything:

@@ -37,11 +37,12 @@ def suppress(
     diagnostics: Iterable[Diagnostic], texts: Mapping[str, str], *, checked: tuple[str, ...] | None = None
 ) -> list[Diagnostic]:
     """Return the diagnostics that no comment hides, and diagnostics of wrong comments, such as a comment that hides
-    nothing.
+    nothing. Comments cannot hide errors.
 
     `texts`: {path: text} of the files in which comments are searched. `checked`: prefixes of the codes whose checks
-    have run; None: all. A comment is not reported as unused if its check has not run. After an error, no comment is
-    reported as unused, because later checks have not run."""
+    have run; None: all. A comment is reported as unused only if its check has run. If there is an error, no comment is,
+    because later checks did not run.
+    """
     found = list(diagnostics)
     left: list[Diagnostic] = []
     comments: dict[str, list[_Comment]] = {}

@@ -170,10 +170,10 @@ class PipelineDriver:
         )
 
     def _make_examples(self, level: int, stage: int, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
-        """Return examples of the outputs of a stage: tensors on the meta device with the shapes and dtypes for one
-        microbatch on this rank. They spare torch a run of the stage to find the shapes. `level`: index of the length
-        bucket. `stage`: index of the stage; for -1 (before the first stage) the result is empty. `dtypes`: dtypes of
-        the outputs."""
+        """Return the outputs of a stage for one microbatch on this rank, as tensors on the meta device. From their
+        shapes and dtypes torch knows what the stage gives without running it. `level`: index of the length bucket.
+        `stage`: index of the stage; for -1 (before the first stage) the result is empty. `dtypes`: dtypes of the
+        outputs."""
         shapes = pipeline_of(self._plan).output_shapes[level][stage] if stage >= 0 else ()
         return tuple(
             torch.empty(
@@ -216,9 +216,9 @@ class RunningStage(PipelineStage):
 
 
 class StageForward:
-    """Forward of one pipeline stage. It seeds the random generators, runs the stage's module, and converts its outputs
-    to the dtypes that torch expects. In a step it counts its calls to know the microbatch, so the microbatches must
-    come in order; torch's schedules ensure this."""
+    """Forward of one pipeline stage. It seeds the random generators, runs the stage's module, and converts the outputs
+    to the dtypes that torch expects. Its n-th call in a step must be for microbatch n; torch's schedules ensure this.
+    """
 
     def __init__(self, runner: StepRunner, stage: int, piece: Stage, plan: Plan) -> None:
         self.stage = stage

@@ -43,8 +43,8 @@ class Part:
 
 
 def make_tensor_part(tensor: torch.Tensor, cut: RankCut) -> Part:
-    """Return this rank's part of a tensor that the axis `tensor` or `expert` divides. `tensor`: the values on this
-    rank, which may also be sharded. `cut`: which part they are."""
+    """Return a Part with this rank's blocks of a tensor that the axis `tensor` or `expert` divides. `tensor`: the
+    values on this rank, which may also be sharded. `cut`: which elements of the whole tensor they are."""
     blocks = {torch.Size(place): values for values, place in blocks_of(tensor, cut)}
     return Part(torch.Size(cut.whole_shape(tensor.shape)), blocks)
 
@@ -52,8 +52,9 @@ def make_tensor_part(tensor: torch.Tensor, cut: RankCut) -> Part:
 def split_off(
     tensors: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut]
 ) -> tuple[dict[str, torch.Tensor], dict[str, Part]]:
-    """Return two dicts by name: the tensors that are not in `cuts`, which DCP can save itself, and a Part (this rank's
-    blocks) of each tensor in `cuts`. `cuts`: how an axis divides these tensors."""
+    """Return {name: tensor} for the tensors that are not in `cuts`, and {name: Part} for the others. A Part has this
+    rank's blocks of a tensor, which torch's distributed checkpoint (DCP) could not save itself. `cuts`: how an axis
+    divides tensors."""
     plain = {name: tensor for name, tensor in tensors.items() if name not in cuts}
     return plain, {name: make_tensor_part(tensors[name], cut) for name, cut in cuts.items() if name in tensors}
 

@@ -29,8 +29,8 @@ Sums = Sequence[tuple[torch.Tensor, ...]]
 
 
 class StepRunner:
-    """Runner of forward and backward of a chunk (the rows of one forward) on this rank. It has what every mode of
-    parallelism needs for this: the path of a batch, losses, training metrics, scales and random numbers."""
+    """Runner of forward and backward of a chunk (the rows of one forward) on this rank. It has what all modes of
+    parallelism need: preparation of batches, losses, training metrics, loss scales and random numbers."""
 
     def __init__(
         self, plan: Plan, model: nn.Module, device: torch.device, ranks: Collective, context: RankContext

@@ -34,9 +34,9 @@ _READ_AT_ONCE = 1 << 24  # elements
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Tensors of a file, which are read only when they are used. `shapes`: their shapes by name. `read(name, first,
-    last, dim)` reads the tensor `name`, or a slice of it: rows `first` to `last` (exclusive) if `dim` is 0, columns if
-    it is 1. If `first` and `last` are None, it reads the whole tensor."""
+    """Tensors of a file, which are read when they are used. `shapes`: their shapes by name. `read(name, first, last,
+    dim)` reads rows (`dim` 0) or columns (`dim` 1) `first` to `last` - 1 of the tensor `name`; the whole tensor if
+    `first` and `last` are None."""
 
     shapes: Shapes
     read: Callable[[str, int | None, int | None, int], torch.Tensor]

@@ -210,9 +210,9 @@ def tensor_map(
 def _find_grown(
     found: PublishedPlan, config: Mapping[str, object] | None, kind: str | None, family: Family
 ) -> dict[str, tuple[int, int]]:
-    """Return {parameter: (rows in the file, rows in the model)} for the parameters with one row per token, if the model
-    has more tokens than the published files; otherwise {}. `found`: the node that loads the files. `kind`: kind of
-    model that their `config` describes; None if unknown."""
+    """Return {parameter: (rows in the published files, rows in the model)} for the parameters with one row per token,
+    if the model has more tokens than the files; otherwise {}. `found`: the node that loads the files. `config`: the
+    published config. `kind`: kind of model that it describes; None if unknown."""
     if config is None or kind is None or "vocabulary" not in found.params:
         return {}
     before, after = params_of(family, config).get("vocabulary"), found.params["vocabulary"]

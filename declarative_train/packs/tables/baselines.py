@@ -32,8 +32,8 @@ _NUMBER_METRICS = ("r2", "rmse", "mae", "mse")
 
 
 class _Rows(NamedTuple):
-    """Rows of a set in the form that scikit-learn needs. `numbers`: (N, C); `words`: (N, W), categories as class
-    numbers; `answers`: (N,), values of the target."""
+    """Rows of a set as scikit-learn needs them. `numbers`: (N, C). `words`: (N, W), categories as class numbers.
+    `answers`: (N,), values of the target."""
 
     numbers: np.ndarray
     words: np.ndarray

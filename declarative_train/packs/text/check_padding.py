@@ -107,8 +107,8 @@ def _find_reversed(scope: Scope, wire: Wire, texts: dict[str, CheckedText]) -> s
 
 
 class _Way(NamedTuple):
-    """Wire (a value in the model's graph) with one vector for each token of the field `field`. `is_recurrent`: each
-    vector also depends on earlier tokens."""
+    """Value in the model's graph that has one vector for each token of the field `field`. `is_recurrent`: each vector
+    also depends on earlier tokens."""
 
     field: str
     is_recurrent: bool = False

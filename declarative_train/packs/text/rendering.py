@@ -254,12 +254,12 @@ class _CheckInserter(NodeTransformer):
 
 
 class _TurnInserter(NodeTransformer):
-    """Transformer that adds statements to a template's syntax tree. They write marks (TURN) into the rendered text,
-    from which `_extract_turns` finds the message to which a passage belongs.
+    """Transformer of the syntax tree of a chat template. It adds statements that write marks (TURN) into the rendered
+    text, so that `_extract_turns` can find the message to which each passage belongs.
 
-    A loop writes a mark at the beginning of each iteration and after its end. A loop over `range(...)` also writes one
-    after each assignment to a variable, which may be the message. Text that a template stores in a variable gets no
-    marks, because the template may process it.
+    A loop writes a mark at the beginning of each iteration, and one after the loop. A loop over `range(...)` also
+    writes a mark after each assignment to a variable, because the variable may hold the message. Text that a template
+    stores in a variable gets no marks, because the template may process it.
     """
 
     def __init__(self) -> None:

@@ -102,11 +102,10 @@ def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens
 
 
 def _cache_key(table: Table, part: FieldReader, found: Tokenizer) -> object:
-    """Return the key of the cached tokens: everything on which they depend, as a JSON value. Return None if the table
-    has no files, because changes of its texts cannot be detected.
+    """Return the key under which the tokens are cached, a JSON value. Return None if the table has no files, because
+    changes of its texts could not be detected.
 
-    The key includes a few of the texts, because one file can give different texts: they depend on how the source reads
-    it.
+    The key also has a hash of a few texts: with other settings of the source, the same file can give other texts.
     """
     if not table.files:
         return None

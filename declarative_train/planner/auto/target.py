@@ -39,8 +39,8 @@ class Target:
 
 
 def target_of(layout: Layout) -> Target:
-    """Return the machine for which `auto` chooses the mode, as the section `layout` describes it. The speeds of the
-    machine come from the calibration file, if `layout` names one."""
+    """Return the machine for which `parallelism: auto` chooses a mode, as the section `layout` describes it. If
+    `layout` names a calibration file, the speeds come from this file."""
     if layout.calibration is None:
         return _choose_without_calibration(layout)
     machine, name = read_calibration(Path(layout.calibration)), Path(layout.calibration).name

@@ -47,8 +47,8 @@ _NO_KERNEL = ("empty", "new_empty", "_unsafe_view", "lift_fresh")
 class Kernels:
     """Kernels of one forward or backward through a part of the model, as arrays with one entry for each kernel.
 
-    flops   floating-point operations, as pairs (constant part, part for each row of the batch); for a kernel of kind
-            MEMORY, the random numbers that it draws
+    flops   floating-point operations, as pairs (constant part, part per row of the batch). For a kernel of kind MEMORY,
+            the random numbers that it draws
     moved   bytes read and written, as pairs like `flops`
     kind    MEMORY, PRODUCT, ATTENTION, ...
     calls   how often the kernel starts (in a recurrent layer, once for each position)

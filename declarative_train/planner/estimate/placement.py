@@ -151,8 +151,8 @@ def candidate_parts(
     stages: Sequence[tuple[str, ...]], held: Sequence[tuple[int, ...]], schedule: str, num_microbatches: int
 ) -> tuple[DevicePart, ...]:
     """Return the part of the model on each rank of a pipeline. `stages`: names of the nodes in each stage.
-    `held[rank]`: indices of the stages on a rank. `schedule`: its formula gives the number of microbatches that wait
-    for their backward on each rank."""
+    `held[rank]`: indices of the stages on a rank. `schedule`: name of the pipeline schedule, which decides how many
+    microbatches wait for their backward on each rank."""
     row = PIPELINE_SCHEDULES[schedule]
     return tuple(
         DevicePart(

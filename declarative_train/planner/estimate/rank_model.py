@@ -81,9 +81,9 @@ def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
 
 
 def _find_exchanges(graph: Graph, prefix: str, size: int, widening: int) -> Iterator[tuple[str, Sums]]:
-    """Yield (path of a layer, its communication) for each layer in which the `size` ranks of `context` communicate.
-    `prefix`: path of the graph with a dot at the end, or "". `widening`: if keys travel around a ring, (bytes of a
-    key's gradient) / (bytes of the key); 0 if each rank gathers all keys at once."""
+    """Yield (path, communication) for each layer in which the `size` ranks of the axis `context` communicate. `prefix`:
+    path of the graph with a dot at the end, or "". `widening`: bytes of a key's gradient for each byte of the key, if
+    keys travel around a ring; 0 if each rank gathers all keys at once."""
     known = graph.specs()
     for node in graph.nodes:
         path, component = f"{prefix}{node.name}", node.component or {}

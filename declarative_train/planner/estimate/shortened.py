@@ -107,8 +107,8 @@ def fewer_ranks(plan: Plan) -> Plan:
 
 
 def kinds_of_rank(layout: LayoutPlan) -> dict[int, RankPlan]:
-    """Return a dict from each pipeline position to its first rank, which stands for all: ranks at the same position
-    need the same memory."""
+    """Return {pipeline position: its first rank}. All ranks at a position need the same memory, so it is computed for
+    one of them."""
     found: dict[int, RankPlan] = {}
     for rank in layout.ranks:
         found.setdefault(rank.coordinates.get("pipeline", 0), rank)
@@ -130,8 +130,8 @@ def _chains(graph: Graph, prefix: str) -> Iterator[tuple[str, ...]]:
 
 
 def _readers(graph: Graph) -> dict[str, list[str]]:
-    """Return {name of a node: names of the nodes that read it}. The list also has an entry "" for each output of the
-    graph that comes from the node, and for each later node that calls this node again (`Node.target`)."""
+    """Return {name of a node: names of the nodes that read it}. A list also has "" for each output of the graph that
+    the node gives, and for each `reuse` node that calls the node again."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
         for edge in node.inputs.values():

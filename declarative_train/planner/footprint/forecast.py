@@ -74,10 +74,10 @@ class Forecast:
         return TraceResult(tuple(_row(plan, small, place, moments.copy()) for place, moments in found.items()))
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
-        """Return the factors that turn counted elements of `model` into bytes, measured in a trace of `plan`. Return
-        None if the trace failed. `plan`: a plan of this model with fsdp or on one device.
+        """Return the MemoryScale of `model`, measured in a trace of `plan`; None if the trace failed. `plan`: a plan of
+        this model with fsdp or on one device.
 
-        On one device there are half-precision copies of the parameters, which are not counted.
+        Half-precision copies of the parameters, which exist on one device, are not counted.
         """
         try:
             moments = self._trace(*_prepare(plan))[0]
@@ -223,10 +223,10 @@ def _row(plan: Plan, small: Plan, place: int, moments: Any) -> MemoryPlan:
 
 
 def _moments(plan: Plan, runs: list[CopyChain], rank: int, is_begun: bool, is_split: bool) -> Any:
-    """Return the live bytes at each moment of a step of rank `rank`, as a float array (operations, classes of memory).
-    To save time, the step is traced with fewer copies of repeated blocks, and the result is extrapolated. `runs`: the
-    chains of copies to shorten. `is_begun`: gradients exist from the beginning of the step. `is_split`: the traces run
-    in child processes."""
+    """Return the live bytes after each operation of a step of rank `rank`, as a float array (operations, classes of
+    memory). To save time, a model with fewer copies of its repeated blocks is traced, and the bytes are extrapolated.
+    `runs`: the chains of copies to shorten. `is_begun`: gradients exist when the step begins. `is_split`: trace in
+    child processes."""
     with _one_thread():
         if not runs:
             return _memory_trace(plan, rank, is_begun).bytes.astype(float)

@@ -32,7 +32,7 @@ class ChildError(Exception):
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use. A child process may use its share of its parent's cores."""
+    """Return the number of cores that this process may use: in a child process, its share of the parent's cores."""
     return num_cores() if _cores is None else _cores
 
 

@@ -161,8 +161,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return copy
 
     def _count_copy(self, tensor: Any) -> None:
-        """Count the copy of `tensor` that gloo makes for a collective, with the class GATHERED. No operation returns
-        this copy, so it would not be counted otherwise."""
+        """Count the copy of `tensor` that gloo makes for a collective, in the memory class GATHERED. No operation
+        returns this copy, so it would not be counted otherwise."""
         is_new = id(tensor.untyped_storage()) not in self._stored
         stored = self.add(tensor)
         if is_new and stored is not None:

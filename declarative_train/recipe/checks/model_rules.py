@@ -250,8 +250,8 @@ def _layers(scope: Scope) -> Iterator[LayerNode]:
 
 
 def _walk(frame: _Frame, wire: Wire) -> Iterator[tuple[_Frame, str, LayerNode | ExpressionNode]]:
-    """Yield (graph, output, node) for each layer and expression on which the value `wire` depends. `graph`: the graph
-    that contains the node. `output`: the output of the node on which `wire` depends.
+    """Yield (graph that contains the node, output of the node, node) for each layer and expression on which the value
+    `wire` of the graph `frame` depends.
 
     An output `balance` (a balance loss) depends only on the input `balance` of its node. Any other output depends on
     all inputs except `balance`.

@@ -134,8 +134,8 @@ class _Site:
                     yield ((*entry.value, name),)
 
     def change_size(self) -> Iterator[Proposal]:
-        """Yield edits that replace a number in the recipe by another number, if the message or the help of the
-        diagnostic has both numbers."""
+        """Yield edits for a diagnostic whose message or help has several numbers: each replaces one of these numbers in
+        the recipe by another of them."""
         numbers = list(dict.fromkeys(_NUMBER.findall(f"{self.diagnostic.message} {self.diagnostic.help or ''}")))
         equal = [each for each in self.entries if isinstance(each.node, Scalar) and each.node.text in numbers]
         for entry in sorted(equal, key=lambda each: abs(each.key[0] - self.at))[:_NEAR]:

@@ -266,7 +266,6 @@ MODES = {  # modes of parallelism; keys in lower case, without other characters
 
 
 def hint_for(key: str, where: str) -> str | None:
-    """Return the hint for the unknown key `key`; None if there is none. `where`: name of the mapping that has the key,
-    as in messages.
-    """
+    """Return the hint for the unknown key `key`; None if there is none. `where`: the mapping that has the key, as
+    messages name it."""
     return IN_SECTIONS.get(where, {}).get(key) or ANYWHERE.get(key)

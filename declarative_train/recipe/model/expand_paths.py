@@ -1,5 +1,5 @@
-"""Last step of the expansion of a model. It sets the paths of the nodes, and collects the settings of parameters in
-blocks. It also lists the units, the parts that are sharded and compiled one by one."""
+"""Last step of the expansion of a model: it sets the paths of the nodes, and collects the settings of parameters in
+blocks. It also lists the units: parts of the model that are sharded and compiled one by one."""
 
 from __future__ import annotations
 

@@ -34,9 +34,9 @@ def check_name(key: Scalar, what: str, reserved: Collection[str] = ()) -> Diagno
 
 
 class Edge(NamedTuple):
-    """Reference as written, split into its parts: `node[.copy][.output]`. `text`: the whole reference. `below`: a text
-    after the output, which makes the reference wrong, such as `.attn` in `gpt.out.attn`. `is_default`: the recipe does
-    not write the reference; it was added because a node without `input` reads the node above it."""
+    """Reference to a node's output, split into its parts: `node[.copy][.output]`. `text`: the whole reference as
+    written. `below`: text after the output, which is an error, such as `.attn` in `gpt.out.attn`. `is_default`: the
+    recipe has no reference here; a node without `input` reads the node above it."""
 
     name: str
     copy: int | None

@@ -177,8 +177,8 @@ def _fetch(plan: Plan, folder: Path | None) -> str | None:
 
 
 def _remote_url(plan: Plan, run_dir: Path, elsewhere: str | None) -> str | None:
-    """Return the URL to which this run's folder is copied; None if it is not copied. A run that resumes keeps its URL.
-    `elsewhere`: folder of the run's checkpoints, if it is not in the run's folder."""
+    """Return the URL to which this run's folder is copied; None if it is not copied. A resumed run keeps its URL.
+    `elsewhere`: folder of the run's checkpoints, if it is outside the run's folder."""
     kept = read_run(run_dir).get("remote")
     if kept is not None or plan.logging.remote is None:
         return kept

@@ -72,9 +72,9 @@ def _make_relative(source: Dataset, data: str, path: Path) -> Dataset:
 
 
 def _choose_seed(table: Table, target: TargetColumn, sizes: Sizes) -> tuple[int, Mapping[str, Sequence[object]]]:
-    """Find a seed with which the rows are split so that the training set has a row of every class. Return (seed,
-    lacking): `lacking` is a dict from each other set that lacks classes to these classes. Return (0, {}) for a large
-    table or a target without classes. Raises UnusableError if none of the tried seeds works."""
+    """Find a seed for splitting the rows with which the training set has a row of every class. Return this seed, and
+    {set: classes of which it has no row} for the other sets with missing classes. Return (0, {}) for a large table or a
+    target without classes. Raises UnusableError if none of the tried seeds works."""
     import numpy as np
 
     if not target.classes or table.num_rows > LOOKED_AT:

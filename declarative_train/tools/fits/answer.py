@@ -125,7 +125,7 @@ def may_fit(plan: Plan) -> bool:
 
 
 def peak_bytes(plan: Plan) -> int:
-    """Return how many bytes of memory a step needs on one device: on the device that needs most."""
+    """Return the memory in bytes that a step needs on the device that needs most."""
     return max(each.of_step for each in plan.memory)
 
 

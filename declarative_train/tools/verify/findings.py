@@ -199,9 +199,9 @@ class _Comparer:
         ]
 
     def _statistic(self, name: str) -> list[tuple[float, int]]:
-        """Return (relative difference, rank) for each rank that has the running statistic `name`. The difference, less
-        the possible rounding error, is divided by the largest change of this statistic in the step. The divisor is at
-        least `Bounds.floor` times the largest change of any statistic."""
+        """Return (relative difference, rank) for each rank that has the running statistic `name`. A difference, less
+        the possible rounding error, is relative to the largest change of this statistic in the step, or to
+        `Bounds.floor` times the largest change of any statistic if that is more."""
         records = self._index.statistics
         furthest = max(record.moved for record in records.values())
         size = max(records[name].moved, self._bounds.floor * furthest)

@@ -45,14 +45,14 @@ _ALIVE: list[object] = []  # engines are never freed, as in a run
 class RankReport:
     """Differences between the step of one rank and the step of one process.
 
-    samples                    index of each of the rank's rows in the global batch -> index of its sample in the set
-    counts, sums               number of items of each loss term, and this rank's sum; [] if the rank has no loss
+    samples                    index of a row of this rank in the global batch -> index of its sample in the set
+    counts, sums               for each loss term, number of items and this rank's sum; [] if the rank has no loss
     norm                       norm of all gradients together, as this rank computed it
-    nodes                      path of a layer -> (largest difference of a row, index of this row in the global batch).
-                               The sums over a row of the layer's output are compared. The difference is divided by the
-                               largest sum of absolute values of any row
+    nodes                      path of a layer -> (largest relative difference of a row of its output, index of this row
+                               in the global batch)
     start, gradients, updates  deviations by parameter; None for a gradient that the rank does not have
-    statistics                 deviations by running statistic"""
+    statistics                 deviations by running statistic
+    """
 
     rank: int
     dp_rank: int
@@ -323,7 +323,7 @@ class Comparer(_Observer):
 
 
 def positions_of(plan: Plan, dp_rank: int, batches: Sequence[Batch]) -> Iterator[range]:
-    """Yield, for each batch of this process in the step, the indices of its rows in the global batch, without padding.
+    """Yield the indices that the rows of each batch of this process have in the global batch, without padding rows.
     `dp_rank`: index of this process among those that read different rows."""
     batch = get_process_batch(plan)
     size = batch.microbatch_size

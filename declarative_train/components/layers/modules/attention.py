@@ -64,9 +64,8 @@ class Heads:
 
     @property
     def needs_weights(self) -> bool:
-        """True if the attention weights must be computed as a tensor, because `softcap` or `sinks` is set. torch's
-        fused kernels, which need no such tensor, do not have these options.
-        """
+        """True if `softcap` or `sinks` is set. The attention weights must then be computed as a tensor, because torch's
+        fused kernels do not have these options."""
         return self.softcap is not None or self.sinks
 
 

@@ -234,10 +234,9 @@ def apply_experts(
 
 
 class ExpertsModule(OwnExperts):
-    """Module that applies the networks of the experts to `rows` (R, D), which are sorted by expert. The result is (R,
-    D). `ends` (E,): for each expert, the index after its last row. `num_parts`: number of ranks over which the hidden
-    features are divided. The results of these ranks are summed, so each rank adds 1 / num_parts of the last bias.
-    """
+    """Module that applies the networks of the experts to `rows` (R, D), sorted by expert, and returns (R, D). `ends`
+    (E,): index after the last row of each expert. `num_parts`: number of ranks that divide the hidden features. The
+    results of these ranks are summed, so each rank adds 1 / num_parts of the last bias."""
 
     def __init__(self, number: int, width: int, kind: ExpertKind, dtype: torch.dtype) -> None:
         super().__init__()

@@ -228,9 +228,8 @@ def _can_hold(part: nn.Module) -> bool:
 
 
 def hold(roots: Sequence[nn.Module], storages: Mapping[str, StorageName]) -> None:
-    """Replace the weights in `storages` by empty packed weights, which `as_written` fills later. `storages`: {name of a
-    weight in `roots[0]`: its number format}. `roots`: modules that share these weights; a weight is replaced in all of
-    them."""
+    """Replace weights of `roots` by empty packed weights, which `as_written` fills later. `storages`: {name of a weight
+    in `roots[0]`: its number format}. `roots`: modules that share these weights."""
     named = roots[0].named_parameters(remove_duplicate=False)
     names = {id(item): name for name, item in named if name in storages}
     made: dict[int, nn.Parameter] = {}

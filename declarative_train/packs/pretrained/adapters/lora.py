@@ -34,9 +34,9 @@ FROM = "from"
 class LowRank(Adapter):
     """Base class of low-rank adapters: two thin matrices, `lora_A.weight` (rank, in) and `lora_B.weight` (out, rank).
 
-    A linear map of dtrain, such as `qkv`, may join the rows of several maps that PEFT adapted separately. With `from`,
-    each of them keeps an adapter of its own: their A are stacked to (number of maps * rank, in), their B are joined by
-    rows, and `split` lists the rows of each map.
+    A linear map of dtrain, such as `qkv`, may consist of several maps that PEFT adapted separately. With `from`, it has
+    the adapters of all of them: their A are stacked to (number of maps * rank, in), and their B are joined by rows.
+    `split` lists how many rows each map has.
     """
 
     internal: ClassVar[frozenset[str]] = frozenset({"split"})

@@ -161,9 +161,9 @@ class LibraryLayer(Layer):
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)
 
     def _count_elements(self, inputs: Inputs, matrices: Sequence[Weight]) -> tuple[list[int], int]:
-        """Return two counts of weight elements: for each of `matrices`, how many this rank multiplies with; and how
-        many all of them have together in the undivided model. Of stacked experts, which the axis `expert` may divide, a
-        rank counts all, because it computes its experts for the rows of other ranks too."""
+        """Return the number of weight elements that this rank uses of each of `matrices`, and the number that all of
+        them have in the undivided model. Of stacked experts a rank uses all, even if the axis `expert` divides them: it
+        computes its own experts for the rows of other ranks too."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         shapes = {name: item.shape for name, item in bare(self, inputs).named_parameters(remove_duplicate=False)}

@@ -10,7 +10,7 @@ from declarative_train.app.printing import print_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add no arguments: the command has only the recipe."""
+    """Do nothing: the command has no arguments apart from the recipe."""
 
 
 def misuse(args: argparse.Namespace) -> None:

@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def misuse(args: argparse.Namespace) -> str | None:
-    """Return a message if arguments of this command are given to another subcommand of `dtrain data`; otherwise
-    None."""
+    """Return an error message if `args`, which are for another subcommand of `dtrain data`, have arguments of `dtrain
+    data tokenizer`; otherwise None."""
     is_used = args.more or args.output or args.vocab or args.special
     return "FILE, -o, --vocab and --special are for `dtrain data tokenizer`" if is_used else None
 

@@ -268,8 +268,8 @@ def sample(spec: Any) -> Tensor:
 
 
 def _replace_batch_norms(module: nn.Module, over: str) -> None:
-    """Replace the model's batch normalisations, including timm's variants with an activation, by `BatchNormModule`.
-    `over`: value of the key `over`, which says what samples are normalised together."""
+    """Replace all batch normalisations in `module`, including timm's variants with an activation, by `BatchNormModule`.
+    `over`: value of the recipe's key `over`: the samples that are normalised together."""
     adopt_batch_norms(module)
     for part in module.modules():
         if type(part).__name__ == "BatchNormAct2d" and part.momentum is not None and part.running_mean is not None:
