@@ -96,9 +96,8 @@ class ShapeError(NamedTuple):
 
 
 class ModelParts(NamedTuple):
-    """Parts of a model from another library, computed one after the other. `outputs`: a dict from the path of each part
-    to its output, in order. `ties`: a dict from the name of a parameter to the name of another one that is the same
-    tensor."""
+    """Parts of a model from another library, which are computed one after the other. `outputs`: {path of a part: spec
+    of its output}, in order. `ties`: {name of a parameter: another name of the same tensor}."""
 
     outputs: Mapping[str, TensorSpec]
     ties: Mapping[str, str]

@@ -151,8 +151,8 @@ class ObjectiveCheck:
 
     def fits(self, item: Term | Measure) -> bool:
         """Return whether a loss or metric accepts the shape, dtype and range of its tensors. A mistake is added to
-        `diagnostics`; if it is only a warning, the result is still True. If a shape is unknown, return False and add
-        nothing."""
+        `diagnostics`; if it is only a warning, the result is still True. If a shape is unknown, return False without a
+        diagnostic."""
         edges = item.edges
         found = [None if name is None else self._specs[name] for name in (edges.input, edges.target, edges.mask)]
         judged, target, mask = found

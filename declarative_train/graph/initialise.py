@@ -182,7 +182,7 @@ def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple
 
 
 def find_layer_init(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
-    """Return the init that the layer of the parameter `name` defines for it. It is used if the recipe sets none.
+    """Return the init that a layer defines for its parameter `name`. It is used if the recipe sets none.
 
     Some layers, such as those of plugins, set initial values in their own code. For them, return an init that copies
     the value of `name` from this code. It can also fill another parameter that is tied to `name`."""

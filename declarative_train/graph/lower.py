@@ -64,11 +64,11 @@ class Lowered:
 def lower(
     recipe: Recipe, fields: Mapping[str, TensorSpec], sample: Sample | None = None
 ) -> tuple[Lowered | None, list[Diagnostic]]:
-    """Lower a recipe, and return (result, diagnostics); the result is None if there is an error. `fields`: spec of each
+    """Lower a recipe. Return (result, diagnostics); the result is None if there is an error. `fields`: spec of each
     field. `sample`: real rows, on which nodes that depend on fields alone are evaluated.
 
-    In the graph, the dtype float32 stands for the precision of the training. With `precision: fp64`, float64 fields are
-    therefore float32 in the graph; the ranks convert fields and model to float64."""
+    In the graph, the dtype float32 stands for the precision of the training. So with `precision: fp64`, float64 fields
+    are float32 in the graph, and the ranks convert fields and model to float64."""
     precision = recipe.training.precision.compute
     if precision == "fp64":
         fields = {name: _working(spec) for name, spec in fields.items()}

@@ -80,8 +80,8 @@ def slices(num_rows: int, size: int) -> Pieces:
 
 def make_row_namer(title: str, row: int) -> Callable[[int], str]:
     """Return a function that names the rows of a chunk in messages. It takes the index of a row in the chunk and
-    returns text such as `row 7 of new.csv`. `title`: the file. `row`: index of the chunk's first row in the file, from
-    0."""
+    returns text such as `row 7 of new.csv`. `title`: name of the file. `row`: index in the file, from 0, of the chunk's
+    first row."""
     return lambda inside: f"row {row + inside + 1:,} of {title}"
 
 

@@ -118,11 +118,9 @@ class _Splitter:
 
 
 def _chain(node: Node, inputs: Mapping[str, TensorSpec], parts: Mapping[str, TensorSpec]) -> Graph:
-    """Return a graph with one node for each part of a library's model.
-
-    The first part reads the first input of the model, each further part the output of the previous one. All parts also
-    read the other inputs of the model. `parts`: dict from the path of a part to its output.
-    """
+    """Return a graph of a library's model, in which each part of the model is a node. Each part reads the output of the
+    previous one; the first part reads the first input of the model. All parts also read the other inputs. `parts`:
+    {path of a part: spec of its output}."""
     first, *others = node.inputs
     (output,) = node.outputs
     edge, nodes = first, []

@@ -81,8 +81,8 @@ def _count_parameters(names: Sequence[str], site: PlacementInput, opened: Graph)
 
 
 def _holders(names: Sequence[str], opened: Graph) -> dict[str, None]:
-    """Return the nodes whose parameters a stage has, as the keys of a dict. First come the stage's nodes (`names`),
-    then the nodes that they call again (`reuse`)."""
+    """Return the nodes whose parameters a stage needs, as the keys of a dict: first the stage's nodes (`names`), then
+    the nodes that `reuse` nodes among them call again."""
     called = (opened.node(name).target for name in names)
     return dict.fromkeys(names) | dict.fromkeys(name for name in called if name is not None)
 

@@ -109,8 +109,9 @@ def shape_of(parts: Iterable[PartPlan], found: Shapes) -> tuple[int, ...] | None
 
 
 def grow_shape(tensors: TensorMapPlan, name: str, shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Return the shape of the parameter `name` in the model. `shape`: its shape in the file, after its tensors are
-    joined. The model has more rows if tokens were added to it (`TensorMapPlan.grown`)."""
+    """Return the shape of the parameter `name` in the model. It has more rows than in the file if tokens were added to
+    the model (`TensorMapPlan.grown`). `shape`: shape of the parameter in the file, after its tensors are joined; None
+    if unknown."""
     before, after = tensors.grown.get(name, (0, 0))
     return (after, *shape[1:]) if shape and shape[0] == before else shape
 

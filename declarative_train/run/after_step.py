@@ -132,8 +132,9 @@ class AfterStep:
         yield replace(under_way, seconds=time.monotonic() - self._begun_s, time_unix_s=time.time())
 
     def final(self) -> Iterator[Event]:
-        """Evaluate the sets that are evaluated only at the end of the run, and yield the results as events. This uses
-        the best weights, or the last ones if `checkpoint.best` is not set or the best ones cannot be read."""
+        """Evaluate the sets that are evaluated only at the end of the run, and yield the results as events. They are
+        evaluated with the best weights. If `checkpoint.best` is not set, or the best weights cannot be read, the last
+        weights are used."""
         sets = self._plan.evaluation.final_sets if self._plan.evaluation else ()
         if not sets:
             return

@@ -89,9 +89,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Facts that the agents need for a round (a start of all ranks): its number, the job, and the nodes that take part
-    (`places`), in the order of their ranks. `taken`: environment variables that the recipe uses, as pairs of name and
-    value; all nodes use the values of node 0."""
+    """Facts that the agents need for a round (a start of all ranks). `number`: number of the round. `places`: the nodes
+    that take part, in the order of their ranks. `taken`: (name, value) of the environment variables that the recipe
+    uses; all nodes use the values of node 0."""
 
     number: int
     job: RankJob

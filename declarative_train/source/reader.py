@@ -81,9 +81,8 @@ def find_siblings(path: str, typed: str) -> Iterator[str]:
 
 
 def find_tree(path: str) -> str:
-    """Return the root of the folder tree to which a recipe belongs. If the recipe is in a git repository, this is the
-    folder of the repository. Otherwise it is the working directory if the recipe is inside it, else the folder of the
-    recipe."""
+    """Return the root of the folder tree to which a recipe belongs: the folder of its git repository. Without a
+    repository it is the working directory if this contains the recipe, else the folder of the recipe."""
     folder = Path(os.path.realpath(path)).parent
     for parent in (folder, *folder.parents):
         if (parent / ".git").exists():

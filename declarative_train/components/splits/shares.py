@@ -73,9 +73,9 @@ class LastSplit(Split):
         return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
 
     def _ends(self, size: int, behind: float) -> tuple[int, int]:
-        """Return (begin, end) of this set among `size` ordered rows. `behind`: fraction of the rows that later sets of
-        the type `last` take from the end. Begin and end are rounded in the same way, so that sets do not overlap or
-        leave gaps."""
+        """Return (begin, end) of this set among `size` ordered rows. `behind`: fraction of the rows that come after
+        this set, in later sets of the type `last`. Begin and end are rounded in the same way, so that sets do not
+        overlap or leave gaps."""
         return size - min(size, round(size * (behind + self.fraction))), size - min(size, round(size * behind))
 
 

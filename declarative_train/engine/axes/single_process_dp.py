@@ -96,7 +96,8 @@ class Replicas:
         self._num_rows = num_rows
 
     def end(self) -> None:
-        """End a forward and its backward. Until the next `begin`, forwards do not change running statistics."""
+        """End a forward and its backward. From then on, forwards do not change running statistics until the next
+        `begin`."""
         for groups in self.groups:
             groups.end()
 

@@ -41,12 +41,11 @@ PIECE_BYTES = 4 << 10
 
 
 def find_base_files(plan: Plan) -> list[tuple[WeightsPlan, dict[str, list[str]]]]:
-    """Return the `.safetensors` files that contain the frozen parameters which checkpoints leave out. Return [] if
-    checkpoints contain all parameters.
+    """Return the `.safetensors` files with the frozen parameters that checkpoints leave out. Return [] if checkpoints
+    contain all parameters.
 
-    Each item is a pair (entry, names). `entry`: the entry of `model.weights` that names the file. `names`: a dict from
-    each frozen parameter whose values come from the file to a list of its other names, [] if it is not tied.
-    """
+    Each item is a pair (entry, names). `entry`: the entry of `model.weights` that names the file. `names`: {name of a
+    frozen parameter whose values are in the file: its other names, if it is tied}."""
     if plan.checkpoint is None or plan.checkpoint.base == "whole" or not adapters_of(plan.graph):
         return []
     fills: dict[str, int] = {}

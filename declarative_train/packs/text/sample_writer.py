@@ -90,8 +90,8 @@ class SampleWriter:
         )
 
     def _decode_continuation(self, given: tuple[int, ...], whole: list[int]) -> str:
-        """Return the text of the continuation. `given`: tokens of the prompt. `whole`: tokens of prompt and
-        continuation, which are decoded together, because a token may be only a part of a character or begin with a
+        """Return the text of the continuation of a prompt. `given`: tokens of the prompt. `whole`: tokens of prompt and
+        continuation. They are decoded together, because a token may be only a part of a character or begin with a
         blank."""
         decode = self._words.tokenizer.decode
         before, both = decode(given), decode(whole)

@@ -216,8 +216,8 @@ class PackedField:
         self.sizes = ends - self._starts
 
     def lay_out(self, samples: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
-        """Return {output: array} for `outputs`. Row i of an array has the texts, or parts of texts, of sample
-        `samples[i]`, one after the other, then padding."""
+        """Return {name: array} for the names `outputs`. Row i of an array belongs to the sample `samples[i]`: its
+        texts, or parts of texts, one after the other, then padding."""
         packing, tokens = self.packing, self.tokens
         firsts = packing.begins[samples]
         counts = packing.begins[samples + 1] - firsts

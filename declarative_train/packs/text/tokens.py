@@ -293,8 +293,8 @@ class TokensField(Field):
         return layout.rows((self.output,), pieces, self.longest, self.pad_of(found))[self.output]
 
     def join_columns(self, values: Sequence[np.ndarray]) -> Sequence[object]:
-        """Return for each row the value that `encode` accepts. This is the value of the field's only column, or a tuple
-        with one value for each key that names a column. `values`: the values of each column of the field."""
+        """Return for each row the value for `encode`: the value of the field's only column, or a tuple with one value
+        for each key that names a column. `values`: the values of each column of the field."""
         if len(self._columns) == 1:
             return cast("list[object]", values[0].tolist())
         return list(zip(*(values[place].tolist() for place in self._places.values()), strict=True))

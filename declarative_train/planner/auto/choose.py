@@ -265,8 +265,8 @@ def _reason(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict]) -> str:
 
 
 def _compare_others(best: LayoutVerdict, others: Sequence[LayoutVerdict]) -> list[str]:
-    """Return a list of one text, which compares the step time of the chosen candidate with that of the fastest of
-    `others`. `others`: the fitting candidates of other families (`Candidate.family`)."""
+    """Return a text, in a list, that compares the step time of the chosen candidate with that of the fastest candidate
+    in `others`. `others`: the fitting candidates of other families (`Candidate.family`)."""
     if not others:
         return ["nothing else fits"]
     if best.step_s is None:

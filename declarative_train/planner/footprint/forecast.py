@@ -94,8 +94,9 @@ class Forecast:
         return MemoryScale(kept / rows / max(1, elements), working / rows, float(loss) / rows)
 
     def _trace(self, small: Plan, is_begun: bool) -> Found:
-        """Return a dict from pipeline position to the live bytes at each moment, from a trace of a small plan or from
-        the cache. `is_begun`: gradients exist from the beginning of the step. Raises the errors of the trace."""
+        """Trace the step of a small plan, or take its trace from the cache. Return a dict from pipeline position to the
+        live bytes at each moment. `is_begun`: gradients exist from the beginning of the step. Raises the errors of the
+        trace."""
         key = _without_irrelevant(small)
         self.spent_s += START_S + _all_calls(small) * CALL_S
         for known, was_begun, found in self._tried:

@@ -36,9 +36,9 @@ _NOTHING = ParameterSettings()
 
 
 class Pattern(NamedTuple):
-    """Selector as a regular expression for names of parameters. In a match, the group `body` is what the selector
-    itself matches, and `below` is the rest of the name: `.0.weight` for the selector `encoder` and `encoder.0.weight`.
-    """
+    """Regular expression of a selector, which matches names of parameters. In a match, the group `body` is the part of
+    the name that the selector itself matches, and `below` is the rest. For the selector `encoder` and the name
+    `encoder.0.weight`, `below` is `.0.weight`."""
 
     form: re.Pattern[str]
 

@@ -32,9 +32,9 @@ MODEL = "model/"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Records and checkpoints of the earlier run. `windows`: a dict from (a, b) to the record of step b, whose means
-    are over the steps after a up to b; a is the step of the record before it. `checkpoints`: a dict from step to the
-    folder of the checkpoint."""
+    """Records and checkpoints of an earlier run. `windows`: {(a, b): the record of step b}. Step a is that of the
+    previous record; the means in the record are over the steps a + 1 to b. `checkpoints`: {step: folder of the
+    checkpoint}."""
 
     windows: dict[tuple[int, int], StepDone]
     checkpoints: dict[int, str]

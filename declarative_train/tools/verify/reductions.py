@@ -11,9 +11,8 @@ from declarative_train.plan.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Reduction of a gradient: its sum or mean (`how`) over some ranks. `axis`: the reduction is over the ranks
-    along this axis of the mesh. None: it is over the model's copies in one process (mode `dp`). `collective`: the
-    communication that does it."""
+    """Reduction of a gradient: its sum or mean (`how`). `axis`: axis of the mesh over whose ranks the gradient is
+    reduced; None: it is reduced over the replicas in one process (mode `dp`). `collective`: name of the operation."""
 
     how: Literal["sum", "mean"]
     axis: Axis | None

@@ -70,7 +70,7 @@ class RandomRotation(Transform):
 
 
 def turning(size: tuple[int, int], degrees: float) -> Motion:
-    """Return a counterclockwise rotation around the center of an image of `size` (height, width) as a Motion."""
+    """Return the Motion that rotates an image of `size` (height, width) counterclockwise around its center."""
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     y, x = size[0] / 2, size[1] / 2
     return Motion((cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y), size)

@@ -316,8 +316,8 @@ _RATES = ("p", "drop_prob", "prob", "drop_p")
 
 
 def foreign_batch_norms(module: nn.Module) -> list[str]:
-    """Return the names of batch normalisations that could not be replaced by `BatchNormModule`. Their running
-    statistics would depend on how a batch is divided over ranks and microbatches."""
+    """Return the names of the batch normalisations that are not a `BatchNormModule`, because they could not be replaced
+    by one. Their running statistics would depend on how a batch is divided over ranks and microbatches."""
     return [
         name
         for name, part in module.named_modules()
