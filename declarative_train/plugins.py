@@ -52,8 +52,8 @@ class LrSchedule:
     dtrain's warm-up is applied in addition."""
 
     def factor(self, step: int, num_steps: int) -> float:
-        """Return the factor of an optimizer step. `step`: index of the step, from 0. `num_steps`: number of steps. The
-        steps of the warm-up are not counted in either."""
+        """Return the factor of an optimizer step. `step`: index of the step, from 0. `num_steps`: number of steps.
+        Neither counts the steps of the warm-up."""
         raise NotImplementedError
 
 

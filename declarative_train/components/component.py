@@ -270,8 +270,8 @@ class Loss(Component, ABC):
         return None
 
     def can_divide_classes(self, input: TensorSpec, target: TensorSpec | None) -> bool:
-        """Return whether the loss can be computed if the classes are divided among ranks, so that each rank has the
-        scores of some classes only. If True, the loss module has a method `divide`."""
+        """Return whether ranks can compute the loss together if each has the scores of only some classes. If True, the
+        loss module has a method `divide`."""
         return False
 
     @abstractmethod

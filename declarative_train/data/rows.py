@@ -226,7 +226,7 @@ class Windows:
         return int(self.counts[-1])
 
     def starts(self, samples: np.ndarray) -> np.ndarray:
-        """Return the index in the set of the row at which each of `samples` begins, int64."""
+        """Return, for each of `samples`, the index in the set of its first row, int64."""
         if len(self.begins) == 1:
             return np.asarray(samples * np.int64(self.stride) + self.begins[0])
         run = np.searchsorted(self.counts, samples, side="right") - 1

@@ -36,7 +36,8 @@ class Cuts:
     summed      undivided parameters whose gradients are summed over the ranks of `tensor`
     outputs     outputs of the graph of which each rank has only some of the features
     tokens      path of a layer -> division of the tokens that it reads and writes (`graph/token_cuts.py`)
-    parts       path of a library's model that is divided -> {path of a submodule in this model: its division}"""
+    parts       path of a divided library model -> {path of a submodule in it: its division}
+    """
 
     nodes: dict[str, NodeCut] = field(default_factory=dict)
     parameters: dict[str, ParameterCut] = field(default_factory=dict)

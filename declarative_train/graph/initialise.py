@@ -239,8 +239,8 @@ def _fill_part(parameter: torch.Tensor, rule: Init, seed: int, name: str, cut: R
 
 
 def blocks_of(tensor: torch.Tensor, cut: RankCut) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Yield each contiguous block of a divided parameter that this rank has, as (view of the block, offset of the block
-    in the whole parameter). `tensor`: this rank's part of the parameter. `cut`: how the ranks divide the parameter."""
+    """Yield (view, offset in the whole parameter) for each contiguous block of a divided parameter that this rank has.
+    `tensor`: this rank's values of the parameter. `cut`: how the ranks divide the parameter."""
     rows = local_rows(tensor)
     assert rows is not None
     for block in cut.blocks(tensor.shape, range(rows.first, rows.first + len(rows.values))):

@@ -160,12 +160,12 @@ class LayoutPlan:
         return any(each.name == axis for each in self.mesh)
 
     def shape_on_rank(self, shape: tuple[int, ...], longest: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Return the shape that a tensor of one sample has on each rank. `shape`: its shape without a division over
-        ranks.
+        """Return the shape that a tensor of one sample has on each rank. `shape`: its undivided shape. `longest`: its
+        undivided shape in the longest length bucket; None without buckets.
 
-        Only the axis `context` changes the shape. It divides the first dimension if the size of this dimension is the
-        length of a whole sequence (`ContextPlan.length`). `longest`: the tensor's shape in the longest length bucket,
-        whose size is compared instead; None: there are no buckets."""
+        Only the axis `context` changes the shape. It divides the first dimension if this dimension (of `longest`, if
+        given) has the length of a whole sequence (`ContextPlan.length`).
+        """
         if self.context is None or (shape if longest is None else longest)[:1] != (self.context.length,):
             return shape
         return (shape[0] // self.size("context"), *shape[1:])

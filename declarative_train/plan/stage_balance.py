@@ -21,8 +21,8 @@ def balance_cuts(
     """Divide the nodes of a graph, in order, into stages such that the most expensive stage costs as little as
     possible. Return the names of the nodes of each stage, or None if no division gives every stage a parameter.
 
-    `linked`: pairs of nodes that share a parameter. The nodes of each pair are put into one stage. If this is not
-    possible for all pairs, the pairs are ignored.
+    `linked`: pairs of nodes that share a parameter. The nodes of each pair are put into one stage. If no division does
+    this for all pairs, the pairs are ignored.
     """
     names = [node.name for node in graph.nodes]
     held = [num_parameters(name, parameters) for name in names]

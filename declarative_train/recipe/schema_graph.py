@@ -126,11 +126,12 @@ def _param(param: Param, text: str) -> dict[str, Any]:
 
 
 def document_key(about: str | None, default: object) -> dict[str, Any]:
-    """Return {description, default} of a key for its schema. `about`: description of the key.
+    """Return {description, default} of a key, for its JSON schema. `about`: description of the key.
 
-    A default that is a list or a template is written into the description instead, because editors insert `default`
-    into the text. There, a list would become several lines, which are not valid inside `{ }`, and a template has no
-    value outside of its block."""
+    A default that is a list or a template becomes a part of the description, because editors insert `default` into the
+    recipe. There, a list would become several lines, which are not valid inside `{ }`, and a template has no value
+    outside of its block.
+    """
     if (isinstance(default, list) and default) or (isinstance(default, str) and is_template(default)):
         about = f"{about or ''}\n\nDefault: {json.dumps(default, ensure_ascii=False)}".strip()
         default = None

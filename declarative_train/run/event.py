@@ -167,7 +167,7 @@ class Notice:
 @dataclass(frozen=True, slots=True)
 class MemoryMeasured:
     """Event with the predicted and the measured peak memory of an early step, in bytes, one number per rank. `how`:
-    text that says what was measured."""
+    what was measured, as text."""
 
     step: int
     predicted: list[int]

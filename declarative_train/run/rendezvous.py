@@ -61,9 +61,9 @@ def listen(address: str, port: int, key: str) -> socket.socket:
 class StoreServer:
     """Server of a TCPStore. It ends at the end of the `with` block, or when this process exits.
 
-    `forks`: whether this process forks the ranks. If so, the server runs in a process of its own. A server thread could
-    hold a lock of glibc during a fork, and the child would wait for the lock forever. Otherwise the server is a thread
-    of this process."""
+    `forks`: whether this process forks the ranks. If False, the server is a thread. If True, it is a process: at a
+    fork, a thread could hold a lock of glibc, and the forked child would wait for this lock forever.
+    """
 
     def __init__(self, listening: socket.socket, *, forks: bool = True) -> None:
         self.port: int = listening.getsockname()[1]

@@ -164,11 +164,11 @@ class StopRequest:
         on_late()
 
     def _is_late(self, begun_s: float) -> bool:
-        """Return whether the time that the run has to stop after a signal is over. `begun_s`: time of the first signal.
+        """Return whether the time for stopping the run is over. `begun_s`: time of the first signal.
 
-        The limit is `CLOSING_GRACE_S` from the first signal, if another rank has exited. While a checkpoint is being
-        saved, it is `DTRAIN_SAVE_S` from the start of the save. Otherwise it is `DTRAIN_GRACE_S` from the first signal
-        or the end of the last save, whichever is later.
+        If another rank has exited, the limit is `CLOSING_GRACE_S` after the first signal. While a checkpoint is being
+        saved, it is `DTRAIN_SAVE_S` after the start of the save. Otherwise it is `DTRAIN_GRACE_S` after the first
+        signal or the end of the last save, whichever is later.
         """
         now_s, since_s = time.monotonic(), SAVING.since_s
         if self._is_finished:

@@ -335,8 +335,8 @@ def place(files: Sequence[str], starts: Sequence[int], row: int) -> str:
 
 
 def _as_text(piece: Any, mixed: Sequence[str]) -> Any:
-    """Return the Arrow table `piece` of one file with the columns `mixed` converted to text: their types differ between
-    the files."""
+    """Return `piece`, the Arrow table of one file, with the columns `mixed` converted to text, because their types
+    differ between the files."""
     import pyarrow as pa
 
     for name in mixed:

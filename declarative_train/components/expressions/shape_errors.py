@@ -1,8 +1,9 @@
 """Error messages for operations that do not accept their tensors. Shapes in messages have B for the batch, and
 functions have the names that the recipe uses.
 
-A message of torch is shown only as a hint, and only if there is no better text, because it mentions internal batch
-sizes and functions that the recipe does not call."""
+A message of torch mentions internal batch sizes, and functions that the recipe does not call. So it is shown only as a
+hint, and only if there is no better text.
+"""
 
 from __future__ import annotations
 

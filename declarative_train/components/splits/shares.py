@@ -92,9 +92,9 @@ def sort_order(values: np.ndarray) -> np.ndarray:
 
 
 def group_order(rows: Candidates) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row indices sorted by group, and the number of rows of each group. The rows of a group have the same
+    """Return the row indices sorted by group, and the number of rows of each group. A group is the rows with the same
     value in the column of the window's key `by`; without this key, all rows are one group. Within a group, rows are
-    sorted by the column of the window's key `sort` or, without it, stay in the order of the source."""
+    sorted by the column of the window's key `sort`; without it, they stay in the order of the source."""
     import numpy as np
 
     order = np.arange(rows.num_rows) if rows.sort is None else sort_order(rows.read(rows.sort))

@@ -108,11 +108,12 @@ def _tensor_ranks(position: MeshPosition, tokens: TokenCut | None = None) -> Ten
 
 
 def sync_parts(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
-    """Return a copy of the GradientSync `sync`, changed for a model that is divided over the `tensor` axis. `built`:
-    this rank's part of the model. `position`: this rank's position on the mesh.
+    """Return the GradientSync `sync`, changed for a model that is divided over the `tensor` axis. `built`: this rank's
+    part of the model. `position`: this rank's position on the mesh.
 
-    Its `reduce` also sums the gradients of undivided parameters of which each rank computes only a part. Its `norm`
-    includes the divided parameters of all ranks, and counts every other parameter once."""
+    The new `reduce` also sums the gradients of undivided parameters, of which each rank computes only a part. The new
+    `norm` includes the divided parameters of all ranks, and counts every other parameter once.
+    """
     cuts, group = plan.layout.cuts, position.tensor
     assert cuts is not None
     assert group is not None

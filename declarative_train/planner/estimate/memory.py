@@ -38,8 +38,8 @@ class MemoryScale:
 
 
 def memory_of(model: ModelFacts, placement: Placement, scale: MemoryScale | None = None) -> list[MemoryPlan]:
-    """Return the estimated memory of a device, for each part of `placement`: for each pipeline rank or, without a
-    pipeline, once for all devices. `scale`: measured bytes per element; None if the model was not traced."""
+    """Return the estimated memory of one device for each pipeline rank. Without a pipeline, the list has one entry,
+    which holds for every device. `scale`: measured sizes of activations; None if the model was not traced."""
     last = len(placement.parts) - 1 if placement.loss_part is None else placement.loss_part
     scale = scale or scale_from_shapes(model)
     return [_memory_of_part(part, model, placement, scale, at == last) for at, part in enumerate(placement.parts)]

@@ -113,7 +113,8 @@ def in_a_line(error: BaseException) -> str:
 
 
 def _limit_memory() -> None:
-    """Limit the memory of this child process, because a size read from a tensor without values may be huge."""
+    """Limit the memory of this child process. The traced tensors have no values, so a size that is read from one may be
+    huge."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except (OSError, ValueError):

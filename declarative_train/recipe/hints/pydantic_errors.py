@@ -322,8 +322,7 @@ def _list_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]
 
 
 def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type[BaseModel]]:
-    """Return the pydantic models to which the value at `path` may belong. `path` begins at a value of the type
-    `model`."""
+    """Return the pydantic models that may read the value at `path`, a path within a value that `model` reads."""
     found = [model]
     for part in path:
         if isinstance(part, str) and len(found) == 1:

@@ -37,8 +37,8 @@ def empty_value(key: Span, name: str, following: tuple[str, Span] | None, *, flo
 
 
 def decimal_comma(span: Span, text: str) -> Diagnostic:
-    """Return the diagnostic for a number like `0,001` (`text`) inside brackets, which YAML reads as the number 0 and a
-    key `001` without a value."""
+    """Return the diagnostic for a number with a decimal comma inside brackets, such as `0,001` (`text`). YAML reads it
+    as the number 0 and a key `001` without a value."""
     point = text.replace(",", ".")
     return error(
         "Y009",

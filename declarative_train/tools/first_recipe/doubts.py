@@ -17,8 +17,8 @@ _MOST_LEFT = 0.1  # errors relative to those of always predicting the largest cl
 
 
 def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
-    """Return a warning if the column `each` alone nearly always determines the target: such a column is often unknown
-    when the target is to be predicted. Return "" otherwise, also if there are too few rows to decide."""
+    """Return a warning if the column `each` alone nearly always determines the target. Such a column is often unknown
+    when the target is to be predicted. Otherwise, or if there are too few rows to decide, return ""."""
     import numpy as np
 
     both = each.present & target.present

@@ -56,7 +56,8 @@ def plain(value: Any) -> object:
 
 
 class Search(ABC):
-    """Interface of a search: it proposes points one after the other and receives their results."""
+    """Interface of a search over the settings of a sweep. It proposes points (values of the settings) one after the
+    other, and receives their results."""
 
     @abstractmethod
     def next(self) -> Point | None:

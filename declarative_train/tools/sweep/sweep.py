@@ -45,8 +45,8 @@ ENDED = ("finished", "stopped early", "pruned")  # not repeated when a sweep res
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a point. `folder`: the run's folder. `value`: the value of the sweep's metric, None if there is none.
-    `reason`: why the run failed. `fingerprint`: fingerprint of its plan."""
+    """Result of the run at a point of a sweep. `folder`: the run's folder. `value`: the value of the sweep's metric,
+    None if there is none. `reason`: why the run failed. `fingerprint`: fingerprint of its plan."""
 
     point: Point
     folder: str

@@ -105,11 +105,10 @@ class DocumentTable:
 
 
 def documents(segments: Tensor) -> Documents | None:
-    """Return the documents of a batch, or None if the varlen kernel cannot be used. `segments` (B, T): for each token,
-    the id of its document. Neighbouring tokens with equal ids are one document. The kernel needs contiguous documents,
-    so the result is None if an id occurs in two separate places of a row. Fake tensors have no values; for them each
-    row is one document.
-    """
+    """Return the documents of a batch for the varlen kernel. `segments` (B, T): for each token, the id of its document.
+    Neighbouring tokens with equal ids are one document. Return None if an id occurs in two separate places of a row,
+    because the kernel needs contiguous documents. Fake tensors have no values, so each of their rows counts as one
+    document."""
     B, T = segments.shape
     if is_fake(segments):  # one per row: the number of documents does not change the memory
         return Documents(torch.arange(0, (B + 1) * T, T, dtype=torch.int32, device=segments.device), T)
