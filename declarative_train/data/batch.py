@@ -88,27 +88,27 @@ def _move_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def make_batches(slots: Sequence[RankChunk], take: Take, epoch: int | None = None) -> list[Batch]:
-    """Return one batch for each of `slots`. (A slot is the rows and padding that this rank has in one chunk.)
+def make_batches(chunks: Sequence[RankChunk], take: Take, epoch: int | None = None) -> list[Batch]:
+    """Return one batch for each of `chunks`, the rows and padding that this rank computes at once.
 
-    `take`: function that reads the rows of all slots in one call, (epoch, positions) -> (sample ids as in `Batch`,
+    `take`: function that reads the rows of all chunks in one call, (epoch, positions) -> (sample ids as in `Batch`,
     tensors). `epoch`: the training epoch; None in an evaluation.
     """
     import torch
 
-    positions = [positions_of(slot) for slot in slots]
+    positions = [positions_of(chunk) for chunk in chunks]
     ids, tensors = take(epoch, np.concatenate(positions))
     sizes = [len(each) for each in positions]
     pieces = [torch.split(tensor, sizes) for tensor in tensors.values()]
     batches = []
     start = 0
-    for number, slot in enumerate(slots):
+    for number, chunk in enumerate(chunks):
         row_weight = None
-        if slot.num_padding:
+        if chunk.num_padding:
             row_weight = torch.zeros(sizes[number])
-            row_weight[: slot.num_rows] = 1
+            row_weight[: chunk.num_rows] = 1
         values = {name: piece[number] for name, piece in zip(tensors, pieces, strict=True)}
-        batches.append(Batch(values, slot.num_rows, row_weight, ids[start : start + slot.num_rows], epoch))
+        batches.append(Batch(values, chunk.num_rows, row_weight, ids[start : start + chunk.num_rows], epoch))
         start += sizes[number]
     return batches
 
@@ -127,7 +127,7 @@ def mask_rows(batch: Batch, skipped: np.ndarray) -> Batch:
     return Batch(tensors, len(good), row_weight, batch.sample_ids[good], batch.epoch)
 
 
-def positions_of(slot: RankChunk) -> np.ndarray:
+def positions_of(chunk: RankChunk) -> np.ndarray:
     return np.concatenate(
-        [np.arange(slot.start, slot.start + slot.num_rows), np.full(slot.num_padding, slot.filler, np.int64)]
+        [np.arange(chunk.start, chunk.start + chunk.num_rows), np.full(chunk.num_padding, chunk.filler, np.int64)]
     )

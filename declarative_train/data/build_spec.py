@@ -22,7 +22,7 @@ from declarative_train.data.checks.values import column_does_not_fit, no_statist
 from declarative_train.data.diagnostics import DataDraft, Place, bad_sample, find_row_with, source_problem
 from declarative_train.data.field_reader import BadSampleError, FieldReader, base_of, make_reader
 from declarative_train.data.lazy_fields import TransformError
-from declarative_train.data.length_buckets import count_levels
+from declarative_train.data.length_buckets import count_buckets
 from declarative_train.data.mixture import specify_sources
 from declarative_train.data.mixup import check_transforms
 from declarative_train.data.prepared_set import PreparedSet, prepare
@@ -323,7 +323,7 @@ def _make_spec(
                 source=None if own is None else own.as_data(),
                 split=None if split is None or own is not None else split.as_data(),
                 held_bytes=each.held_bytes,
-                buckets=count_levels(each.levels, draft.fields.values()),
+                buckets=count_buckets(each.bucket_ids, draft.fields.values()),
             )
         )
     mix = _mix(draft, prepared[TRAINING])

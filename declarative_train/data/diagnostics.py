@@ -178,7 +178,7 @@ def check_bucket_counts(section: DataSection, training: PreparedSet, span: Place
     bucket without a training sample."""
     import numpy as np
 
-    if training.levels is None:
+    if training.bucket_ids is None:
         return
     name, field = next((name, field) for name, field in section.fields.items() if field.buckets)
     place = span(f"data.fields.{name}.length")
@@ -188,10 +188,10 @@ def check_bucket_counts(section: DataSection, training: PreparedSet, span: Place
     elif not training.is_held and training.skips is not None:
         message = "with `on_bad_row: skip` a row is replaced by the next one, which may be longer"
         yield lengths_do_not_fit(place, message, "remove `buckets`, or set `on_bad_row: error`")
-    counts = np.bincount(training.levels, minlength=len(field.buckets))
-    for level in np.flatnonzero(counts == 0).tolist():
+    counts = np.bincount(training.bucket_ids, minlength=len(field.buckets))
+    for bucket in np.flatnonzero(counts == 0).tolist():
         others = [length for at, length in enumerate(field.buckets) if counts[at]]
-        yield bucket_without_texts(place, name, field.buckets[level], others)
+        yield bucket_without_texts(place, name, field.buckets[bucket], others)
 
 
 def check_without_window(section: DataSection, span: Place) -> Iterator[Diagnostic]:

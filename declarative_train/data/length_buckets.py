@@ -1,17 +1,12 @@
 """Length buckets: the samples of a step are padded to the shortest bucket length that holds the longest of them.
 Batches are made of samples of one bucket if possible.
 
-A *level* is the index of a bucket, 0 for the shortest. All fields with buckets have the same number of buckets. The
-level of a sample is the lowest level at which all its fields fit. The level of a step is the highest level of its
-samples on all ranks.
+The *bucket id* of a sample is the index of the shortest bucket in which all its fields fit. The bucket id of a step is
+the highest one of its samples on all ranks. For example, if the buckets are 32 and 64, samples of 20 and 50 tokens have
+the bucket ids 0 and 1, and a step with both is padded to 64 tokens.
 
-The order of an epoch is the order without buckets, changed within windows of `_WINDOW` global batches. In each window,
-the samples of each level fill as many whole batches as possible, in their order. The samples that are left over, less
-than a batch of each level, fill the remaining batches of the window, from the shortest level to the longest. Then the
-batches of the window are shuffled. The last, partial batch of an epoch is not changed.
-
-Lengths and order follow from (seed, epoch, position) and the lengths of the samples alone, so they do not depend on the
-number of ranks.
+`BucketOrder` makes batches of one bucket. The order depends on (seed, epoch, position) and the lengths of the samples
+alone, so it does not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -38,7 +33,7 @@ if TYPE_CHECKING:
     from declarative_train.data.rows import SetRows
     from declarative_train.data.spec import DataSpec
 
-_WINDOW = 1024  # global batches: with k buckets, fewer than k of these batches have samples of several levels
+_MEGABATCH = 1024  # global batches: with k buckets, fewer than k of these batches have samples of several buckets
 
 
 def buckets_of(data: DataSpec) -> dict[str, tuple[int, ...]]:
@@ -47,14 +42,15 @@ def buckets_of(data: DataSpec) -> dict[str, tuple[int, ...]]:
     return {name: buckets for name, buckets in found.items() if buckets}
 
 
-def specs_at(data: DataSpec, level: int) -> dict[str, TensorSpec]:
-    """Return the shape, dtype and range of each field in a step whose length bucket has the index `level`."""
+def specs_at(data: DataSpec, bucket_id: int) -> dict[str, TensorSpec]:
+    """Return the shape, dtype and range of each field in a step that is padded to the bucket `bucket_id`,
+    an index from 0 for the shortest bucket."""
     specs, buckets = {field.name: field.tensor for field in data.fields}, buckets_of(data)
-    return specs | {name: replace(specs[name], shape=(each[level],)) for name, each in buckets.items()}
+    return specs | {name: replace(specs[name], shape=(each[bucket_id],)) for name, each in buckets.items()}
 
 
-def levels_of(table: Table, rows: SetRows, parts: Sequence[FieldReader]) -> np.ndarray | None:
-    """Return (N,) uint8, the level (index of the length bucket) of each sample of a set; None if no field has
+def find_bucket_ids(table: Table, rows: SetRows, parts: Sequence[FieldReader]) -> np.ndarray | None:
+    """Return (N,) uint8, the index of the shortest bucket in which each sample of a set fits; None if no field has
     buckets."""
     fields = {base_of(part.name): part for part in parts if part.field.buckets}
     if not fields:
@@ -67,13 +63,13 @@ def levels_of(table: Table, rows: SetRows, parts: Sequence[FieldReader]) -> np.n
     return found
 
 
-def count_levels(levels: np.ndarray | None, fields: Iterable[Field]) -> tuple[int, ...]:
-    """Return how many samples are in each length bucket, from the shortest; () if no field has buckets. `levels`: index
-    of the bucket of each sample; None if no field has buckets."""
-    if levels is None:
+def count_buckets(bucket_ids: np.ndarray | None, fields: Iterable[Field]) -> tuple[int, ...]:
+    """Return how many samples are in each length bucket, from the shortest; () if no field has buckets.
+    `bucket_ids`: index of the bucket of each sample; None if no field has buckets."""
+    if bucket_ids is None:
         return ()
-    num_levels = max(len(field.buckets) for field in fields)
-    return tuple(np.bincount(levels, minlength=num_levels).tolist())
+    num_buckets = max(len(field.buckets) for field in fields)
+    return tuple(np.bincount(bucket_ids, minlength=num_buckets).tolist())
 
 
 def bucket_shares(data: DataSpec) -> tuple[tuple[int, float], ...]:
@@ -90,16 +86,16 @@ def tokens_saved(data: DataSpec) -> int:
 
 
 class BucketCuts:
-    """Object that shortens the tensors of a batch to the length of a bucket. `levels` (N,): level (index of the bucket)
-    of each sample of the set."""
+    """Object that shortens the tensors of a batch to the length of a bucket. `bucket_ids` (N,): index of the bucket of
+    each sample of the set. `buckets`: dict from field name to the lengths of its buckets."""
 
-    def __init__(self, levels: np.ndarray, buckets: Mapping[str, tuple[int, ...]]) -> None:
-        self.levels, self._buckets = levels, buckets
+    def __init__(self, bucket_ids: np.ndarray, buckets: Mapping[str, tuple[int, ...]]) -> None:
+        self.bucket_ids, self._buckets = bucket_ids, buckets
 
-    def cut(self, tensors: Mapping[str, torch.Tensor], level: int) -> dict[str, torch.Tensor]:
+    def cut(self, tensors: Mapping[str, torch.Tensor], bucket_id: int) -> dict[str, torch.Tensor]:
         """Return the tensors of the fields with buckets, (R, T, ...), cut to the length of the bucket with index
-        `level`. Tensors of other fields are returned unchanged."""
-        lengths = {name: buckets[level] for name, buckets in self._buckets.items()}
+        `bucket_id`. Tensors of other fields are returned unchanged."""
+        lengths = {name: buckets[bucket_id] for name, buckets in self._buckets.items()}
         return {
             name: tensor[:, : lengths[name]].contiguous() if name in lengths else tensor
             for name, tensor in tensors.items()
@@ -107,63 +103,67 @@ class BucketCuts:
 
 
 class BucketOrder:
-    """Order of an epoch in which, where possible, all samples of a batch have the same level (index of the length
-    bucket).
+    """Order of an epoch in which, where possible, all samples of a global batch are of the same length bucket.
 
-    It rearranges the order without buckets, which `samples` computes: (epoch, positions) -> indices in the set.
-    `levels`: level of each sample of the set.
+    It rearranges the order without buckets, which `samples` computes: (epoch, positions) -> indices in the set. Each
+    megabatch, `_MEGABATCH` consecutive global batches, is rearranged alone: first come batches of one bucket, then the
+    samples that are left over, from the shortest bucket to the longest. Then the batches of the megabatch are shuffled.
+    The last, partial batch of an epoch is not changed.
+
+    `bucket_ids`: index of the bucket of each sample of the set. `batch_size`: samples in a global batch.
     """
 
     def __init__(
         self,
         seed: int,
-        levels: np.ndarray,
+        bucket_ids: np.ndarray,
         batch_size: int,
         samples: Callable[[int, np.ndarray], np.ndarray],
         *,
         shuffle: bool,
     ) -> None:
-        self._seed, self._levels, self._size = seed, levels, batch_size
+        self._seed, self._bucket_ids, self._size = seed, bucket_ids, batch_size
         self._samples, self._shuffle = samples, shuffle
-        self._num_full = len(levels) // batch_size
-        self._window = lru_cache(maxsize=2)(self._arrange)
+        self._num_full = len(bucket_ids) // batch_size
+        self._arranged = lru_cache(maxsize=2)(self._arrange)
 
     def positions(self, epoch: int, positions: np.ndarray) -> np.ndarray:
         """Convert positions in an epoch's order with length buckets to the positions of the same samples in its order
         without buckets (int64)."""
         found = positions.copy()
-        windows = np.where(positions < self._num_full * self._size, positions // (self._size * _WINDOW), -1)
-        for window in np.unique(windows[windows >= 0]).tolist():
-            mine = windows == window
-            arranged, _ = self._window(epoch, window)
-            found[mine] = arranged[positions[mine] - window * self._size * _WINDOW]
+        megabatches = np.where(positions < self._num_full * self._size, positions // (self._size * _MEGABATCH), -1)
+        for megabatch in np.unique(megabatches[megabatches >= 0]).tolist():
+            mine = megabatches == megabatch
+            arranged, _ = self._arranged(epoch, megabatch)
+            found[mine] = arranged[positions[mine] - megabatch * self._size * _MEGABATCH]
         return found
 
-    def level(self, epoch: int, start: int) -> int:
-        """Return the level (index of the length bucket) of the global batch that starts at position `start`."""
+    def bucket_id(self, epoch: int, start: int) -> int:
+        """Return the index of the bucket to which the global batch from position `start` on is padded: the highest one
+        of its samples."""
         number = start // self._size
         if number >= self._num_full:
-            rest = self._samples(epoch, np.arange(start, len(self._levels)))
-            return int(self._levels[rest].max())
-        window, place = divmod(number, _WINDOW)
-        return int(self._window(epoch, window)[1][place])
+            rest = self._samples(epoch, np.arange(start, len(self._bucket_ids)))
+            return int(self._bucket_ids[rest].max())
+        megabatch, index = divmod(number, _MEGABATCH)
+        return int(self._arranged(epoch, megabatch)[1][index])
 
-    def _arrange(self, epoch: int, window: int) -> tuple[np.ndarray, np.ndarray]:
-        """Sort the samples of one window of global batches into batches of equal level (index of the length bucket),
-        where possible. Return two arrays: for each position of the window, the position of its sample in the order
-        without buckets; for each batch, the highest level in it."""
-        size, first = self._size, window * _WINDOW
-        count = min(_WINDOW, self._num_full - first)
+    def _arrange(self, epoch: int, megabatch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Sort the samples of one megabatch into global batches of one bucket, where possible. Return two arrays: for
+        each position of the megabatch, the position of its sample in the order without buckets; for each batch, the
+        highest bucket id in it."""
+        size, first = self._size, megabatch * _MEGABATCH
+        count = min(_MEGABATCH, self._num_full - first)
         before = np.arange(first * size, (first + count) * size)
-        levels = self._levels[self._samples(epoch, before)]
-        order = np.argsort(levels, kind="stable")
-        ends = np.cumsum(np.bincount(levels))
-        rank_in_level = np.arange(len(order)) - (ends - np.bincount(levels))[levels[order]]
-        whole = rank_in_level < (np.bincount(levels) // size * size)[levels[order]]
+        bucket_ids = self._bucket_ids[self._samples(epoch, before)]
+        order = np.argsort(bucket_ids, kind="stable")
+        counts = np.bincount(bucket_ids)
+        index_in_bucket = np.arange(len(order)) - (np.cumsum(counts) - counts)[bucket_ids[order]]
+        whole = index_in_bucket < (counts // size * size)[bucket_ids[order]]  # True in batches of one bucket
         batches = np.concatenate([order[whole], order[~whole]]).reshape(count, size)
         if self._shuffle:
-            key = key_of("length buckets", self._seed, epoch, window)
+            key = key_of("length buckets", self._seed, epoch, megabatch)
             batches = batches[permute(key, np.arange(count), count)]
         else:
             batches = batches[np.argsort(batches.min(1), kind="stable")]
-        return before[batches.ravel()], levels[batches].max(1)
+        return before[batches.ravel()], bucket_ids[batches].max(1)

@@ -1,5 +1,9 @@
-"""Order of the data: (seed, epoch, position) -> sample, and the positions of each data-parallel rank in each batch. An
-epoch has as many positions as the set has samples."""
+"""Order of the data: (seed, epoch, position) -> sample, and the positions of each data-parallel rank in each batch.
+
+An epoch has as many positions as the set has samples: the sample at position 0 is used first. With global batches of 4,
+the second batch of an epoch has the positions 4 to 7. With 2 ranks and microbatches of 1 row, this batch has 2 chunks:
+rank 0 computes position 4, then 6; rank 1 computes position 5, then 7.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,15 @@ import numpy as np
 from declarative_train.components.counter_rng import key_of, mix
 from declarative_train.data.spec import BatchSpec
 
-_SORTED = 1 << 16
-_ROUNDS = 4
-_FOLDS = 4
-_FEW = 1 << 12
+_SORTED = 1 << 16  # largest permutation that `permute` makes by sorting random keys
+_ROUNDS = 4  # of the Feistel network
+_FOLDS = 4  # multiplications in `shuffle_all`
+_FEW = 1 << 12  # largest permutation that `shuffle_all` makes by sorting random keys
 _AT_ONCE = 1 << 14  # numbers that fit into a processor cache together
 
 
 def sample_index(seed: int, epoch: int, positions: np.ndarray, num_samples: int) -> np.ndarray:
-    """Return, for each of these positions of a shuffled epoch, the index in the set (int64) of its sample."""
+    """Return the index in the set (int64) of the sample at each of `positions` of a fully shuffled epoch."""
     return permute(key_of("order", seed, epoch), positions, num_samples)
 
 
@@ -100,8 +104,8 @@ def _network(key: int, numbers: np.ndarray, bits: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class RankChunk:
-    """Rows that one rank computes in one chunk of a batch: the `num_rows` positions of the epoch from `start` on, then
-    `num_padding` rows of padding. Each row of padding repeats the sample at position `filler`."""
+    """Rows that one rank computes at once, in one chunk of a global batch: the `num_rows` positions of the epoch from
+    `start` on, then `num_padding` rows of padding. Each row of padding repeats the sample at position `filler`."""
 
     start: int
     num_rows: int
@@ -134,12 +138,12 @@ def samples_until(step: int, batch: BatchSpec, num_samples: int) -> int:
 
 
 def rank_chunks(found: StepSlice, batch: BatchSpec, dp_rank: int) -> list[RankChunk]:
-    """Return one RankChunk (rows and padding) for each chunk that a data-parallel rank computes in the global batch
-    `found`. There are accumulation x num_microbatches chunks, also in a smaller last batch of an epoch."""
+    """Return the rows and the padding that a data-parallel rank computes in the global batch `found`, chunk by chunk.
+    There are accumulation x num_microbatches chunks, also in a smaller last batch of an epoch."""
     size = batch.microbatch_size
     chunk = batch.data_parallel_size * size
     return [
-        _slot(found.start, found.size, number * chunk + dp_rank * size, size, batch.pad_to_full)
+        _rank_chunk(found.start, found.size, number * chunk + dp_rank * size, size, batch.pad_to_full)
         for number in range(batch.accumulation * batch.num_microbatches)
     ]
 
@@ -152,7 +156,9 @@ def full_batch_positions(start: int, num_steps: int, batch: BatchSpec, dp_rank: 
     return mine.ravel()
 
 
-def _slot(start: int, size: int, offset: int, wanted: int, pad_to_full: bool) -> RankChunk:
+def _rank_chunk(start: int, size: int, offset: int, wanted: int, pad_to_full: bool) -> RankChunk:
+    """Return the `wanted` rows from index `offset` on of the batch of `size` positions from `start` on. Rows after the
+    end of the batch become padding: all of them with `pad_to_full`, else one if the rank has no other row."""
     num_rows = min(max(size - offset, 0), wanted)
     num_padding = wanted - num_rows if pad_to_full else int(not num_rows)
     filler = start + offset + num_rows - 1 if num_rows else start
@@ -162,14 +168,13 @@ def _slot(start: int, size: int, offset: int, wanted: int, pad_to_full: bool) ->
 def evaluation_chunks(
     num_positions: int, batch_size: int, num_ranks: int, dp_rank: int, pad_to_full: bool
 ) -> list[RankChunk]:
-    """Return the slot (rows and padding) of a data-parallel rank in each batch of an evaluation of `num_positions`
+    """Return the rows and the padding of a data-parallel rank in each batch of an evaluation of `num_positions`
     samples.
 
-    `batch_size`: how many rows a rank has in a batch. Every rank gets the same number of slots. `pad_to_full`: each
-    slot is padded to `batch_size` rows.
+    `batch_size`: how many rows a rank has in a batch. Every rank has the same number of batches. `pad_to_full`: each
+    batch of a rank is padded to `batch_size` rows.
     """
-    chunk = batch_size * num_ranks
     return [
-        _slot(start, num_positions - start, dp_rank * batch_size, batch_size, pad_to_full)
-        for start in range(0, num_positions, chunk)
+        _rank_chunk(start, num_positions - start, dp_rank * batch_size, batch_size, pad_to_full)
+        for start in range(0, num_positions, batch_size * num_ranks)
     ]

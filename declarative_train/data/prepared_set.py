@@ -25,7 +25,7 @@ from declarative_train.data.field_reader import (
     failing,
 )
 from declarative_train.data.lazy_fields import NO_TRANSFORMS, LazyFieldError, LazyValues, TransformChain
-from declarative_train.data.length_buckets import levels_of
+from declarative_train.data.length_buckets import find_bucket_ids
 from declarative_train.data.rows import RowRange, SetRows, Windows
 from declarative_train.data.skipping import LOG, Skipped, Skips
 from declarative_train.data.statistics import StatisticsCache
@@ -43,14 +43,14 @@ LOOKED_AT_ROWS = 1 << 16  # rows of a set not in memory whose values are checked
 class PreparedSet:
     """Set that is ready for training.
 
-    rows      rows of the set in the table
-    windows   how samples are cut from the rows; None: each row is a sample
-    parts     readers of the fields
-    held      dict from field name to the values of all rows, for fields that are in memory; None: none is. The other
-              fields are read when a batch needs them. Lazy fields (such as images) are never in memory
-    chain     transforms of images
-    skips     bad rows, if the recipe skips them; None: a bad row is an error
-    levels    index of the length bucket of each sample, if fields have length buckets (data/length_buckets.py)
+    rows        rows of the set in the table
+    windows     how samples are cut from the rows; None: each row is a sample
+    parts       readers of the fields
+    held        dict from field name to the values of all rows, for fields that are in memory; None: none is. The other
+                fields are read when a batch needs them. Lazy fields (such as images) are never in memory
+    chain       transforms of images
+    skips       bad rows, if the recipe skips them; None: a bad row is an error
+    bucket_ids  index of the length bucket of each sample, if fields have length buckets (data/length_buckets.py)
     """
 
     name: str
@@ -61,7 +61,7 @@ class PreparedSet:
     held: dict[str, np.ndarray] | None
     chain: TransformChain = NO_TRANSFORMS
     skips: Skips | None = None
-    levels: np.ndarray | None = None
+    bucket_ids: np.ndarray | None = None
 
     @property
     def lazy(self) -> tuple[FieldReader, ...]:
@@ -238,7 +238,7 @@ def prepare(
     lazy = [part for part in every if part.field.is_lazy]
     check_lazy_fields(table, rows, lazy, chain, skips, name, decoded_bytes=0 if is_checked else DECODED_BYTES)
     if not parts:
-        return PreparedSet(name, table, rows, windows, every, {}, chain, skips, levels_of(table, rows, every))
+        return PreparedSet(name, table, rows, windows, every, {}, chain, skips, find_bucket_ids(table, rows, every))
     stores = {part.name: storage_dtype(part, len(rows)) for part in parts}
     if sum(store.itemsize * part.row.num_elements * len(rows) for part, store in _with(parts, stores)) > hold_bytes:
         if skips is not None and windows is None:
@@ -249,7 +249,7 @@ def prepare(
             known.check_once(parts, lambda: check_first_rows(table, rows, parts))
         elif not is_checked:
             check_first_rows(table, rows, parts)
-        return PreparedSet(name, table, rows, windows, every, None, chain, skips, levels_of(table, rows, every))
+        return PreparedSet(name, table, rows, windows, every, None, chain, skips, find_bucket_ids(table, rows, every))
     if skips is not None and windows is None and (bad := list(_bad_rows(table, rows, parts, len(rows)))):
         skips.left_out += [Skipped(name, table.place(each.row), str(each.cause)) for each in bad]
         numbers = rows.at(np.arange(len(rows)))
@@ -266,7 +266,7 @@ def prepare(
             held[part.name][start : start + len(made)] = made
     for part, store in _with(parts, stores):
         held.setdefault(part.name, np.empty((0, *part.row.shape), store))
-    return PreparedSet(name, table, rows, windows, every, held, chain, skips, levels_of(table, rows, every))
+    return PreparedSet(name, table, rows, windows, every, held, chain, skips, find_bucket_ids(table, rows, every))
 
 
 def _bad_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int) -> Iterator[BadSampleError]:

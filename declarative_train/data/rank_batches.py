@@ -1,7 +1,8 @@
 """Batches of one data-parallel rank: the samples that it reads in each step, and their tensors.
 
 The content of a step depends only on the number of the step. So a resumed run computes its position, and neither the
-number of ranks nor the number of loader processes changes which samples are in a global batch.
+number of ranks nor the number of loader processes changes which samples are in a global batch. For example, if step 3
+has the samples 7 2 9 4, then with 2 ranks and one chunk, rank 0 has the batch 7 2 and rank 1 the batch 9 4.
 """
 
 from __future__ import annotations
@@ -39,21 +40,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "EvaluationBatches", "TrainingBatches", "make_batches"]
 
-_BLOCK_BYTES = 4 << 20  # size of the steps that are gathered at once from a set in memory: fits into a processor cache
-_BLOCK_POSITIONS = 1 << 16
+_GROUP_BYTES = 4 << 20  # size of the steps that are gathered at once from a set in memory: fits into a processor cache
+_GROUP_POSITIONS = 1 << 16  # most positions of the epoch in these steps
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """`count` consecutive steps of one epoch that all have full batches. `start`: position in the epoch at which the
-    batch of the first of these steps begins."""
+class _StepRange:
+    """Consecutive steps of one epoch, all with full batches. `start`: position in the epoch at which the batch of the
+    first step begins. `count`: number of steps."""
 
     epoch: int
     start: int
     count: int
 
 
-TakeRuns: TypeAlias = "Callable[[Sequence[_Run]], Taken]"
+TakeSteps: TypeAlias = "Callable[[Sequence[_StepRange]], Taken]"
+"""Function from steps to the sample numbers and the tensors of their rows, in the order (step, chunk, row)."""
 
 
 class TrainingBatches:
@@ -90,11 +92,15 @@ class TrainingBatches:
             if blocks is None:
                 raise DataError("the plan reads the training set in blocks, but the set no longer has blocks")
             self._order = BlockShuffle(spec.seed, blocks, spec.roll, batch.global_batch_size)
-        self._in_order = None if spec.shuffle or spec.mix else file_order(spec, self._set, batch.global_batch_size)
+        self._file_order = None if spec.shuffle or spec.mix else file_order(spec, self._set, batch.global_batch_size)
         self._cuts, self._buckets = _cuts(spec, self._set), None
         if self._cuts is not None:
             self._buckets = BucketOrder(
-                spec.seed, self._cuts.levels, batch.global_batch_size, self._index_without_buckets, shuffle=spec.shuffle
+                spec.seed,
+                self._cuts.bucket_ids,
+                batch.global_batch_size,
+                self._index_without_buckets,
+                shuffle=spec.shuffle,
             )
         stays = hold_on_device and self._set.is_held and not spec.workers
         self._is_on_device = self._device is not None and stays and has_room(self._set, self._device, steps_bytes)
@@ -124,10 +130,10 @@ class TrainingBatches:
 
     def step(self, step: int) -> list[Batch]:
         """Return this rank's batches of optimizer step `step` (from 1), one batch per chunk. Raises DataError."""
-        return self._mix_pairs(self._one(step))
+        return self._mix_pairs(self._read_step(step))
 
-    def _one(self, step: int) -> list[Batch]:
-        return [move_batch(batch, self._device) for batch in self._on_host(step)]
+    def _read_step(self, step: int) -> list[Batch]:
+        return self._make_step(step, self._gather)
 
     def _mix_pairs(self, batches: list[Batch]) -> list[Batch]:
         """Return the batches with pairs of samples mixed, if the recipe has such a transform (mixup, cutmix).
@@ -143,29 +149,30 @@ class TrainingBatches:
         in memory, and copy batches to a GPU, ahead of their use. Close the iterator to end it early.
         """
         made = self._iterate_batches(first_step, num_steps)
-        return made if self._pairs is None else self._each_paired(made)
-
-    def _each_paired(self, made: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
-        for batches in made:
-            yield self._mix_pairs(batches)
+        return made if self._pairs is None else (self._mix_pairs(batches) for batches in made)
 
     def _iterate_batches(self, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
+        """Yield the batches of each step as in `iterate`, before pairs of samples are mixed. The way in which they are
+        read depends on where the set is, on the order, on `workers` and on the device."""
         if self._order is not None and self._spec.is_block_shuffled and not self._set.is_held:
             return self._iterate_windows(self._order, first_step, num_steps)
-        if self._in_order is not None:
-            return self._iterate_windows(self._in_order, first_step, num_steps)
+        if self._file_order is not None:
+            return self._iterate_windows(self._file_order, first_step, num_steps)
         if self._spec.workers:
-            made = by_workers(self._make_packed, first_step, num_steps, self._spec.workers)
-            return from_workers(made, first_step, num_steps, self._device)
+            packed = by_workers(
+                lambda step: list(map(pack_batch, self._on_host(step))), first_step, num_steps, self._spec.workers
+            )
+            return from_workers(packed, first_step, num_steps, self._device)
         if is_gpu(self._device) and not self._is_on_device:
             return copy_ahead(self._on_host, first_step, num_steps, self._device)
         if self._set.is_held and self._buckets is not None:
-            return (self._one(step) for step in range(first_step, first_step + num_steps))
+            return (self._read_step(step) for step in range(first_step, first_step + num_steps))
         if self._set.is_held:
-            return self._by_block(first_step, num_steps, self._gather_runs, self._at_once)
-        return ahead(self._one, first_step, num_steps)
+            return self._make_steps(first_step, num_steps, self._gather_steps, self._gather)
+        return ahead(self._read_step, first_step, num_steps)
 
-    def _at_once(self, epoch: int | None, positions: np.ndarray) -> Taken:
+    def _gather(self, epoch: int | None, positions: np.ndarray) -> Taken:
+        """Return (sample numbers, tensors) of the samples at `positions` of an epoch, without shuffle windows."""
         if isinstance(self._order, MixtureOrder):
             from declarative_train.data.shuffle_reader import gather_mixture
 
@@ -180,115 +187,116 @@ class TrainingBatches:
     ) -> Iterator[list[Batch]]:
         from declarative_train.data.shuffle_reader import WorkerSlice, read_with_workers
 
-        share = WorkerSlice(self._set.prepared, order, self._batch, self._dp_rank, first_step, num_steps)
+        per_rank = WorkerSlice(self._set.prepared, order, self._batch, self._dp_rank, first_step, num_steps)
         if self._spec.workers:
-            yield from from_host(read_with_workers(share, self._spec.workers), first_step, num_steps, self._device)
+            yield from from_host(read_with_workers(per_rank, self._spec.workers), first_step, num_steps, self._device)
             return
-        windows = share.open_reader()
+        windows = per_rank.open_reader()
         try:
             if is_gpu(self._device):
                 steps = range(first_step, first_step + num_steps)
-                made = (self._step_on_host(step, windows.gather) for step in steps)
+                made = (self._make_on_host(step, windows.gather) for step in steps)
                 yield from from_host(made, first_step, num_steps, self._device)
             elif self._set.prepared.lazy:
-                yield from ahead(lambda step: self._step(step, windows.gather), first_step, num_steps)
+                yield from ahead(lambda step: self._make_step(step, windows.gather), first_step, num_steps)
             else:
-                yield from self._by_block(
-                    first_step, num_steps, lambda runs: self._in_turn(runs, self._of_run(windows)), windows.gather
+                yield from self._make_steps(
+                    first_step,
+                    num_steps,
+                    lambda ranges: _join([self._gather_windows(windows, each) for each in ranges]),
+                    windows.gather,
                 )
         finally:
             windows.close()
 
-    def _of_run(self, windows: WindowReader | MixtureReader) -> Callable[[_Run], Taken]:
+    def _gather_windows(self, windows: WindowReader | MixtureReader, steps: _StepRange) -> Taken:
+        """Return the rows of this rank in `steps`, read from shuffle windows."""
         from declarative_train.data.shuffle_reader import WindowReader
 
-        if not isinstance(windows, WindowReader):
-            return lambda run: windows.gather(run.epoch, self._positions(run))
-        return lambda run: windows.gather_batches(run.epoch, self._positions(replace(run, count=1)), run.count)
+        if isinstance(windows, WindowReader):
+            return windows.gather_batches(steps.epoch, self._positions(replace(steps, count=1)), steps.count)
+        return windows.gather(steps.epoch, self._positions(steps))
 
-    def _in_turn(self, runs: Sequence[_Run], take: Callable[[_Run], Taken]) -> Taken:
-        import torch
+    def _make_step(self, step: int, take: Take) -> list[Batch]:
+        return [move_batch(batch, self._device) for batch in self._make_on_host(step, take)]
 
-        taken = [take(run) for run in runs]
-        if len(taken) == 1:
-            return taken[0]
-        names = taken[0][1]
-        joined = {name: torch.cat([tensors[name] for _, tensors in taken]) for name in names}
-        return np.concatenate([ids for ids, _ in taken]), joined
-
-    def _step(self, step: int, take: Take) -> list[Batch]:
-        return [move_batch(batch, self._device) for batch in self._step_on_host(step, take)]
-
-    def _step_on_host(self, step: int, take: Take) -> list[Batch]:
+    def _make_on_host(self, step: int, take: Take) -> list[Batch]:
+        """Return this rank's batches of a step in host memory, made from the rows that `take` returns."""
         found = locate(step, self._batch, self._set.num_samples)
         batches = make_batches(rank_chunks(found, self._batch, self._dp_rank), take, found.epoch)
         if self._cuts is None or self._buckets is None:
             return batches
-        level = self._buckets.level(found.epoch, found.start)
-        return [replace(batch, tensors=self._cuts.cut(batch.tensors, level)) for batch in batches]
+        bucket_id = self._buckets.bucket_id(found.epoch, found.start)
+        return [replace(batch, tensors=self._cuts.cut(batch.tensors, bucket_id)) for batch in batches]
 
     def _on_host(self, step: int) -> list[Batch]:
-        """Return the batches of a step in host memory."""
-        return self._step_on_host(step, self._at_once)
+        return self._make_on_host(step, self._gather)
 
-    def _make_packed(self, step: int) -> list[Batch]:
-        return [pack_batch(batch) for batch in self._on_host(step)]
-
-    def _by_block(self, first_step: int, num_steps: int, take_runs: TakeRuns, take: Take) -> Iterator[list[Batch]]:
+    def _make_steps(self, first_step: int, num_steps: int, take_steps: TakeSteps, take: Take) -> Iterator[list[Batch]]:
+        """Yield this rank's batches of each step. Full batches of several steps are made at once from the rows that
+        `take_steps` returns; a last, partial batch of an epoch is made from those of `take`."""
         batch, step, last = self._batch, first_step, first_step + num_steps - 1
         size = batch.global_batch_size
-        share = size // batch.data_parallel_size
-        most = max(1, min(_BLOCK_BYTES // max(1, share * self._set.sample_bytes), _BLOCK_POSITIONS // size))
+        per_rank = size // batch.data_parallel_size
+        most = max(1, min(_GROUP_BYTES // max(1, per_rank * self._set.sample_bytes), _GROUP_POSITIONS // size))
         while step <= last:
-            runs = self._full_steps(step, min(most, last - step + 1))
-            if not runs:
-                yield self._step(step, take)  # the last, partial batch of the epoch
+            ranges = self._full_steps(step, min(most, last - step + 1))
+            if not ranges:
+                yield self._make_step(step, take)
                 step += 1
                 continue
-            yield from self._block(runs, take_runs)
-            step += sum(run.count for run in runs)
+            yield from self._make_group(ranges, take_steps)
+            step += sum(each.count for each in ranges)
 
-    def _full_steps(self, step: int, most: int) -> list[_Run]:
-        """Return at most `most` full batches from `step` on, as one `_Run` per epoch. They end before the next smaller
-        batch, which is the last one of an epoch."""
+    def _full_steps(self, step: int, most: int) -> list[_StepRange]:
+        """Return at most `most` steps from `step` on, as one range per epoch. They end before the next step whose batch
+        is not full, which is the last one of an epoch."""
         batch = self._batch
         num_full = self._set.num_samples // batch.global_batch_size
-        runs: list[_Run] = []
+        ranges: list[_StepRange] = []
         while most:
             epoch, number = divmod(step - 1, batch.steps_per_epoch)
             count = min(most, num_full - number)
             if count < 1:
                 break
-            runs.append(_Run(epoch, number * batch.global_batch_size, count))
+            ranges.append(_StepRange(epoch, number * batch.global_batch_size, count))
             step, most = step + count, most - count
-        return runs
+        return ranges
 
-    def _block(self, runs: Sequence[_Run], take: TakeRuns) -> Iterator[list[Batch]]:
-        """Read the rows of several steps at once, and yield the batches of one step after the other. `runs`: the steps;
-        all their batches are full. `take`: function that returns the rows of these steps, in the order (step, chunk,
-        row)."""
+    def _make_group(self, ranges: Sequence[_StepRange], take: TakeSteps) -> Iterator[list[Batch]]:
+        """Read the rows of all steps in `ranges` at once, and yield the batches of one step after the other."""
         batch, size = self._batch, self._batch.microbatch_size
         num_chunks = batch.accumulation * batch.num_microbatches
-        samples, gathered = take(runs)
+        samples, gathered = take(ranges)
         tensors = move_tensors(gathered, self._device)
         names = list(tensors)
         pieces = zip(*(tensor.view(-1, size, *tensor.shape[1:]).unbind() for tensor in tensors.values()), strict=True)
         ids = samples.reshape(-1, size)
-        epochs = [run.epoch for run in runs for _ in range(run.count)]
+        epochs = [each.epoch for each in ranges for _ in range(each.count)]
         for number, epoch in enumerate(epochs):
             yield [
                 Batch(dict(zip(names, next(pieces), strict=True)), size, None, each, epoch)
                 for each in ids[number * num_chunks : (number + 1) * num_chunks]
             ]
 
-    def _gather_runs(self, runs: Sequence[_Run]) -> Taken:
+    def _gather_steps(self, ranges: Sequence[_StepRange]) -> Taken:
         if isinstance(self._order, MixtureOrder):
-            return self._in_turn(runs, lambda run: self._at_once(run.epoch, self._positions(run)))
-        samples = np.concatenate([self.sample_indices(run.epoch, self._positions(run)) for run in runs])
+            return _join([self._gather(each.epoch, self._positions(each)) for each in ranges])
+        samples = np.concatenate([self.sample_indices(each.epoch, self._positions(each)) for each in ranges])
         return samples, self._set.gather(samples)
 
-    def _positions(self, run: _Run) -> np.ndarray:
-        return full_batch_positions(run.start, run.count, self._batch, self._dp_rank)
+    def _positions(self, steps: _StepRange) -> np.ndarray:
+        return full_batch_positions(steps.start, steps.count, self._batch, self._dp_rank)
+
+
+def _join(taken: Sequence[Taken]) -> Taken:
+    """Concatenate results of `Take` functions: the sample numbers, and the tensors of each field."""
+    import torch
+
+    if len(taken) == 1:
+        return taken[0]
+    joined = {name: torch.cat([tensors[name] for _, tensors in taken]) for name in taken[0][1]}
+    return np.concatenate([ids for ids, _ in taken]), joined
 
 
 class EvaluationBatches:
@@ -322,10 +330,10 @@ class EvaluationBatches:
         total = self._set.num_samples
         self.num_samples = total if max_samples is None else min(max_samples, total)
         self._total = total
-        self._slots = evaluation_chunks(self.num_samples, batch_size, num_ranks, dp_rank, pad_to_full)
+        self._chunks = evaluation_chunks(self.num_samples, batch_size, num_ranks, dp_rank, pad_to_full)
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._chunks)
 
     def batch(self, number: int) -> Batch:
         """Return this rank's batch with the index `number`. Raises DataError."""
@@ -337,10 +345,10 @@ class EvaluationBatches:
         if self._set.may_keep:
             return self._iterate_kept()
         if self._workers and not self._set.is_held:
-            made = by_workers(lambda number: [self._make_packed(number)], 0, len(self), self._workers)
+            made = by_workers(lambda number: [pack_batch(self._on_host(number))], 0, len(self), self._workers)
             return (batch for (batch,) in from_workers(made, 0, len(self), self._device))
-        if self._in_blocks:
-            made = from_host(([batch] for batch in self._by_windows()), 0, len(self), self._device)
+        if self._reads_windows:
+            made = from_host(([batch] for batch in self._read_windows()), 0, len(self), self._device)
             return (batch for (batch,) in made)
         if is_gpu(self._device):  # also for sets in host memory
             copied = copy_ahead(lambda number: [self._on_host(number)], 0, len(self), self._device)
@@ -352,34 +360,34 @@ class EvaluationBatches:
     def _iterate_kept(self) -> Iterator[Batch]:
         """Yield this rank's batches of a set that is small enough to be kept in host memory. The first evaluation reads
         them from files and keeps them; later evaluations reuse them."""
-        key = tuple(self._slots), self.num_samples
+        key = tuple(self._chunks), self.num_samples
         made = iter(self._set.kept[key]) if key in self._set.kept else self._read_and_keep(key)
         for (batch,) in from_host(([batch] for batch in made), 0, len(self), self._device):
             yield batch
 
     @property
-    def _in_blocks(self) -> bool:
-        """True if the set is read block after block (see `file_order`). This requires that all of the set is evaluated,
-        and that no field is lazy (read from files, like images)."""
+    def _reads_windows(self) -> bool:
+        """True if the set is read block after block, as shuffle windows of one block each that are not shuffled. This
+        requires that all of the set is evaluated, and that no field is lazy (read from files, like images)."""
         return self._order is not None and self.num_samples == self._total and not self._set.prepared.lazy
 
-    def _by_windows(self) -> Iterator[Batch]:
+    def _read_windows(self) -> Iterator[Batch]:
         from declarative_train.data.shuffle_reader import ReadRange, WindowReader
 
         assert self._order is not None
         prepared = self._set.prepared
         windows = WindowReader(prepared, self._order, ReadRange((0,), np.empty(0, np.int64), 0, 0, 0))
         try:
-            most = max(1, _BLOCK_BYTES // max(1, self._batch_size * self._set.sample_bytes))
-            for start in range(0, len(self._slots), most):
-                at_once = self._slots[start : start + most]
+            most = max(1, _GROUP_BYTES // max(1, self._batch_size * self._set.sample_bytes))
+            for start in range(0, len(self._chunks), most):
+                at_once = self._chunks[start : start + most]
                 yield from make_batches(at_once, lambda _, positions: windows.gather(0, positions))
         finally:
             windows.close()
 
     def _read_and_keep(self, key: object) -> Iterator[Batch]:
         batches = []
-        made = self._by_windows() if self._in_blocks else ahead(self._on_host, 0, len(self))
+        made = self._read_windows() if self._reads_windows else ahead(self._on_host, 0, len(self))
         for batch in made:
             batches.append(batch)
             if len(batches) == len(self):
@@ -387,15 +395,12 @@ class EvaluationBatches:
             yield batch
 
     def _on_host(self, number: int) -> Batch:
-        made = make_batches([self._slots[number]], self._take)[0]
+        made = make_batches([self._chunks[number]], self._take)[0]
         if self._cuts is not None:
-            level = int(self._cuts.levels[made.sample_ids].max(initial=0))
-            made = replace(made, tensors=self._cuts.cut(made.tensors, level))
+            bucket_id = int(self._cuts.bucket_ids[made.sample_ids].max(initial=0))
+            made = replace(made, tensors=self._cuts.cut(made.tensors, bucket_id))
         skipped = self._set.prepared.is_skipped(made.sample_ids)
         return made if skipped is None else mask_rows(made, skipped)
-
-    def _make_packed(self, number: int) -> Batch:
-        return pack_batch(self._on_host(number))
 
     def _take(self, _: int | None, positions: np.ndarray) -> Taken:
         ids = spread(positions, self.num_samples, self._total)
@@ -414,8 +419,8 @@ def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> BlockShuf
 
 
 def _cuts(spec: DataSpec, samples: SampleSet) -> BucketCuts | None:
-    levels = samples.prepared.levels
-    return None if levels is None else BucketCuts(levels, buckets_of(spec))
+    bucket_ids = samples.prepared.bucket_ids
+    return None if bucket_ids is None else BucketCuts(bucket_ids, buckets_of(spec))
 
 
 def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> bool:

@@ -1,4 +1,4 @@
-"""The order with length buckets: a permutation of each epoch whose batches are of one level, but for a few."""
+"""The order with length buckets: a permutation of each epoch whose batches are of one bucket, but for a few."""
 
 from __future__ import annotations
 
@@ -13,56 +13,56 @@ from declarative_train.data.order import sample_index
 SEED, SIZE = 3, 8
 
 
-def levels_of(num_samples: int) -> np.ndarray:
+def draw_bucket_ids(num_samples: int) -> np.ndarray:
     return np.random.default_rng(0).choice(3, num_samples, p=[0.6, 0.3, 0.1]).astype(np.uint8)
 
 
-def order(levels: np.ndarray, *, shuffle: bool = True) -> BucketOrder:
+def order(bucket_ids: np.ndarray, *, shuffle: bool = True) -> BucketOrder:
     def samples(epoch: int, positions: np.ndarray) -> np.ndarray:
-        return sample_index(SEED, epoch, positions, len(levels)) if shuffle else positions
+        return sample_index(SEED, epoch, positions, len(bucket_ids)) if shuffle else positions
 
-    return BucketOrder(SEED, levels, SIZE, samples, shuffle=shuffle)
+    return BucketOrder(SEED, bucket_ids, SIZE, samples, shuffle=shuffle)
 
 
 @pytest.fixture(autouse=True)
-def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(length_buckets, "_WINDOW", 16)
+def small_megabatches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(length_buckets, "_MEGABATCH", 16)
 
 
 @pytest.mark.parametrize("num_samples", [5, 8, 128, 501, 1003])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_an_epoch_has_every_sample_once_in_batches_of_one_level(num_samples: int, shuffle: bool) -> None:
-    levels = levels_of(num_samples)
-    found = order(levels, shuffle=shuffle)
+    bucket_ids = draw_bucket_ids(num_samples)
+    found = order(bucket_ids, shuffle=shuffle)
     whole = [found.positions(epoch, np.arange(num_samples)) for epoch in (0, 1)]
     for epoch, positions in enumerate(whole):
         assert sorted(positions.tolist()) == list(range(num_samples))
         samples = sample_index(SEED, epoch, positions, num_samples) if shuffle else positions
         num_full = num_samples // SIZE
-        batches = levels[samples[: num_full * SIZE]].reshape(-1, SIZE)
+        batches = bucket_ids[samples[: num_full * SIZE]].reshape(-1, SIZE)
         assert (batches.min(1) != batches.max(1)).sum() <= 2 * -(-num_full // 16)
-        assert [found.level(epoch, SIZE * number) for number in range(num_full)] == batches.max(1).tolist()
+        assert [found.bucket_id(epoch, SIZE * number) for number in range(num_full)] == batches.max(1).tolist()
         if num_samples % SIZE:  # the last batch is that of the order without buckets
             assert positions[num_full * SIZE :].tolist() == list(range(num_full * SIZE, num_samples))
-            assert found.level(epoch, num_full * SIZE) == levels[samples[num_full * SIZE :]].max()
+            assert found.bucket_id(epoch, num_full * SIZE) == bucket_ids[samples[num_full * SIZE :]].max()
     if shuffle and num_samples > 100:
         assert whole[0].tolist() != whole[1].tolist()
 
 
 def test_a_position_depends_on_nothing_that_was_asked_before() -> None:
-    levels = levels_of(501)
-    whole = order(levels).positions(1, np.arange(501))
+    bucket_ids = draw_bucket_ids(501)
+    whole = order(bucket_ids).positions(1, np.arange(501))
     for step in (60, 0, 33):
         positions = np.arange(step * SIZE, step * SIZE + SIZE)
-        assert order(levels).positions(1, positions).tolist() == whole[positions].tolist()
+        assert order(bucket_ids).positions(1, positions).tolist() == whole[positions].tolist()
     mixed = np.random.default_rng(1).permutation(501)
-    assert order(levels).positions(1, mixed).tolist() == whole[mixed].tolist()
+    assert order(bucket_ids).positions(1, mixed).tolist() == whole[mixed].tolist()
 
 
 def test_lengths_of_neighbours_do_not_ascend() -> None:
-    levels = levels_of(1003)
-    found = order(levels)
-    seen = [found.level(0, SIZE * number) for number in range(16)]
+    bucket_ids = draw_bucket_ids(1003)
+    found = order(bucket_ids)
+    seen = [found.bucket_id(0, SIZE * number) for number in range(16)]
     assert seen != sorted(seen)
     assert len(set(seen)) > 1
 

@@ -320,7 +320,7 @@ def test_windows_use_the_memory_of_those_before_them(
 
     monkeypatch.setattr(RowBuffer, "allocate", noted)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # of the threads that read
-    monkeypatch.setattr(made_batches, "_BLOCK_BYTES", 1)  # a step at a time
+    monkeypatch.setattr(made_batches, "_GROUP_BYTES", 1)  # a step at a time
     per_epoch = layout(data, 48, 1).steps_per_epoch
     reader = TrainingBatches(data, layout(data, 48, 1), 0, sets).iterate(1, 3 * per_epoch)
     assert sum(1 for _ in reader) == 3 * per_epoch

@@ -52,8 +52,8 @@ def _make_rows(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
         for field, (component, tokens) in table.fields.items():
             sizes = tokens.sizes[rows]
             spaces = np.full(len(sizes), component.longest)
-            if component.buckets and chosen.levels is not None:
-                spaces = np.array(component.buckets)[chosen.levels]
+            if component.buckets and chosen.bucket_ids is not None:
+                spaces = np.array(component.buckets)[chosen.bucket_ids]
             fill = float(np.minimum(sizes, spaces).sum() / max(spaces.sum(), 1))
             found.append(_column(name, field, sizes, component.longest, len(sizes), fill))
     return found
