@@ -14,7 +14,8 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.graph.check_objective import measures_of
 from declarative_train.graph.checks.objective import metric_without_unit, target_among_inputs
-from declarative_train.recipe.model.tree import Scope, inputs_before, term_of
+from declarative_train.recipe.model.tree import Scope, term_of
+from declarative_train.recipe.model.walk import inputs_before
 from declarative_train.recipe.recipe import Recipe
 
 
@@ -34,7 +35,7 @@ def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
     said = set[tuple[str, str]]()
     for term, names in targets.items():
         wire = scope.outputs.get(recipe.objective.losses[term].input, recipe.objective.losses[term].input)
-        read = inputs_before(scope, {wire.partition(":")[0]})
+        read = inputs_before(scope, [wire])
         for target in [fields[name] for name in names if name in fields]:
             for field in [fields[name] for name in fields if name in read and name not in names]:
                 shared = _find_shared(field, target, data, wanted)

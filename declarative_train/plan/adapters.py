@@ -22,7 +22,7 @@ from declarative_train.plan.checks.adapters import (
 from declarative_train.plan.checks.parameters import frozen_is_drawn
 from declarative_train.plan.tensor_maps import is_selected
 from declarative_train.recipe.model.selectors import ParameterRule, settings_of
-from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
+from declarative_train.recipe.model.walk import all_layers
 from declarative_train.recipe.sections.parameters import ParameterSettings
 
 if TYPE_CHECKING:
@@ -96,15 +96,6 @@ def check_adapters(
             yield rank_is_full(_span(rules, name, "adapter"), path, rank, shape)
 
 
-def _find_pretrained_nodes(scope: Scope) -> Iterator[str]:
-    """Yield the paths of the nodes that are models of libraries (transformers, timm) with published weights."""
-    for node in scope.nodes:
-        if isinstance(node, BlockNode):
-            yield from _find_pretrained_nodes(node.scope)
-        elif isinstance(node, LayerNode) and node.layer.is_pretrained:
-            yield node.path
-
-
 def check_base(
     recipe: Recipe,
     plans: Sequence[ParameterPlan],
@@ -123,7 +114,7 @@ def check_base(
     filled: list[tuple[str, Sequence[str]]] = [
         (f"{weights.node}." if weights.node else "", weights.exclude) for weights in recipe.model.weights
     ]
-    filled += [(f"{path}.", ()) for path in _find_pretrained_nodes(recipe.model.scope)]
+    filled += [(f"{node.path}.", ()) for node in all_layers(recipe.model.scope) if node.layer.is_pretrained]
     aliases: dict[str, list[str]] = {}
     for plan in plans:
         aliases.setdefault(plan.tie or plan.name, []).append(plan.name)

@@ -34,9 +34,9 @@ from declarative_train.recipe.model.tree import (
     LayerNode,
     Scope,
     Wire,
-    operation_of,
     term_of,
 )
+from declarative_train.recipe.model.walk import operation_of
 from declarative_train.recipe.recipe import Recipe
 
 _WEIGHING = frozenset({"bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",

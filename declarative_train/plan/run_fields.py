@@ -22,7 +22,8 @@ from declarative_train.files.open_files import format_path, local_path
 from declarative_train.plan.checkpoint_files import PLAN, find_in_folder, find_remote
 from declarative_train.plan.checks.parameters import weights_do_not_fit
 from declarative_train.plan.checks.samples import weights_without_statistics
-from declarative_train.recipe.model.tree import ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope, inputs_before
+from declarative_train.recipe.model.tree import ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
+from declarative_train.recipe.model.walk import inputs_before
 from declarative_train.recipe.recipe import Recipe, Weights
 
 Read = Callable[[str], bytes]
@@ -125,14 +126,14 @@ def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
     if not weights.node:
         return tuple(recipe.data.fields)
     scope = recipe.model.scope
-    loaded = {node.name for node in scope.nodes if _overlaps(node.path, weights.node)}
-    read = inputs_before(scope, loaded)
-    after = _after(scope, loaded)
+    loaded = [node for node in scope.nodes if _overlaps(node.path, weights.node)]
+    read = inputs_before(scope, [wire for node in loaded for wire in node.inputs.values()])
+    after = _after(scope, {node.name for node in loaded})
     for term in recipe.objective.losses.values():
         wire = scope.outputs.get(term.input, term.input)
         if wire.partition(":")[0] in after and term.target is not None:
             target = scope.outputs.get(term.target, term.target)
-            read |= inputs_before(scope, {target.partition(":")[0]}) | {target}
+            read |= inputs_before(scope, [target])
     return tuple(name for name in recipe.data.fields if name in {wire.partition(".")[0] for wire in read})
 
 

@@ -19,6 +19,7 @@ from declarative_train.plan.checkpoint_files import Shapes
 from declarative_train.plan.plan import PartPlan, PublishedPlan, TensorMapPlan, WeightsPlan
 from declarative_train.recipe.model.selectors import compile_selector
 from declarative_train.recipe.model.tree import BlockNode, Published, Scope
+from declarative_train.recipe.model.walk import Frame, all_nodes
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,11 +31,9 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 def find_blocks(scope: Scope) -> Iterator[tuple[BlockNode, Published]]:
     """Yield (block, published model) for each block of the model whose weights can come from a published model."""
-    for node in scope.nodes:
-        if isinstance(node, BlockNode):
-            if node.params and node.published is not None:
-                yield node, node.published
-            yield from find_blocks(node.scope)
+    for _, node in all_nodes(Frame(scope)):
+        if isinstance(node, BlockNode) and node.params and node.published is not None:
+            yield node, node.published
 
 
 def plan_published(scope: Scope) -> tuple[PublishedPlan, ...]:

@@ -27,7 +27,8 @@ from declarative_train.recipe.merge_rules import add_default_types, axes_of_word
 from declarative_train.recipe.model.expand import Expanded, expand
 from declarative_train.recipe.model.fragments import check_nodes
 from declarative_train.recipe.model.selectors import ParameterRule, compile_selector, parse_rules
-from declarative_train.recipe.model.tree import BlockNode, PublishedError, Scope
+from declarative_train.recipe.model.tree import PublishedError, Scope
+from declarative_train.recipe.model.walk import Frame, all_nodes
 from declarative_train.recipe.paths import Paths
 from declarative_train.recipe.reading import read
 from declarative_train.recipe.recipe import Model, Recipe, Spans, Weights
@@ -377,11 +378,9 @@ def _paths(scope: Scope) -> Iterator[str]:
     """Yield the path of every node in a graph and in its blocks. For a copy of a `repeat` (`layers.3`), also yield the
     path without the index of the copy (`layers`).
     """
-    for node in scope.nodes:
+    for _, node in all_nodes(Frame(scope)):
         yield node.path
         yield node.path.rstrip("0123456789").rstrip(".")
-        if isinstance(node, BlockNode):
-            yield from _paths(node.scope)
 
 
 def _stem(path: str) -> str:

@@ -21,7 +21,8 @@ from declarative_train.files.open_files import is_known, local_path
 from declarative_train.recipe.checks.optimizer_rules import list_optimizers
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model.selectors import ParameterRule
-from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
+from declarative_train.recipe.model.tree import Scope
+from declarative_train.recipe.model.walk import all_layers
 from declarative_train.source.node import find
 
 Idle = tuple[str, Callable[[Any], bool], str, str]
@@ -135,21 +136,13 @@ def _check_layers(scope: Scope) -> Iterator[Diagnostic]:
     they are reported once.
     """
     said: set[Span] = set()
-    for node in _list_layers(scope):
+    for node in all_layers(scope):
         if node.params:
             continue  # a layer of a shipped block, which sets all keys
         for found in _check(node.layer, lambda key, node=node: node.field_spans.get(key, node.span)):  # type: ignore[misc]
             if found.span not in said:
                 said.add(found.span)
                 yield found
-
-
-def _list_layers(scope: Scope) -> Iterator[LayerNode]:
-    for node in scope.nodes:
-        if isinstance(node, BlockNode):
-            yield from _list_layers(node.scope)
-        elif isinstance(node, LayerNode):
-            yield node
 
 
 def _check_objective(draft: Draft) -> Iterator[Diagnostic]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.core.diagnostics.suggest import did_you_mean, suggest_fix
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.model.tree import operation_of
+from declarative_train.recipe.model.walk import operation_of
 
 
 def metric_of_which_loss(draft: Draft) -> Iterator[Diagnostic]:

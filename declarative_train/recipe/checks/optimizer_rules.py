@@ -11,7 +11,7 @@ from declarative_train.components.component import Optimizer
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
 from declarative_train.core.span import Span
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
+from declarative_train.recipe.model.walk import all_layers
 
 _FAR_ABOVE, _FAR_BELOW = 10, 1e-3
 
@@ -136,16 +136,7 @@ def averaging_optimizer(draft: Draft) -> Iterator[Diagnostic]:
         message = f"`{optimizer.type}` averages the weights instead of lowering the learning rate"
         hint = "write `type: constant`; `warmup` may be kept"
         yield warning("O020", draft.span("training.lr_schedule"), message, hint, related)
-    for span in () if draft.scope is None else _find_batch_norms(draft.scope):
+    layers = () if draft.scope is None else all_layers(draft.scope)
+    if (norm := next((node for node in layers if node.layer.type == "batch_norm"), None)) is not None:
         message = f"`{optimizer.type}` evaluates an average of the weights, for which batch norm has no statistics"
-        yield error("O020", span, message, "use group_norm or layer_norm, or another optimizer", related)
-        break
-
-
-def _find_batch_norms(scope: Scope) -> Iterator[Span]:
-    """Yield the span of each `batch_norm` layer in `scope` and in the blocks inside it."""
-    for node in scope.nodes:
-        if isinstance(node, BlockNode):
-            yield from _find_batch_norms(node.scope)
-        elif isinstance(node, LayerNode) and node.layer.type == "batch_norm":
-            yield node.span
+        yield error("O020", norm.span, message, "use group_norm or layer_norm, or another optimizer", related)

@@ -12,7 +12,8 @@ from declarative_train.core.amounts import format_count
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.recipe.batch import accumulation, num_pipeline_ranks
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope, num_nodes
+from declarative_train.recipe.model.tree import BlockNode, Scope
+from declarative_train.recipe.model.walk import Frame, all_layers, all_nodes
 
 
 def schedule_needs_stages(draft: Draft) -> Iterator[Diagnostic]:
@@ -158,21 +159,17 @@ def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:
     if (pipeline := draft.pipeline) is None or draft.scope is None:
         return
     if _lacks_nodes(draft.scope, pipeline.stages):
-        nodes = num_nodes(draft.scope)
+        nodes = _num_nodes(draft.scope)
         message = f"{format_count(pipeline.stages, 'stage')}, but the model has only {format_count(nodes, 'node')}"
         yield error("P017", draft.span("parallelism.pipeline.stages"), message, f"at most {nodes}")
+
+
+def _num_nodes(scope: Scope) -> int:
+    """Return the number of nodes of a model, counting the nodes inside blocks instead of the blocks."""
+    return sum(not isinstance(node, BlockNode) for _, node in all_nodes(Frame(scope)))
 
 
 def _lacks_nodes(scope: Scope, stages: int) -> bool:
     """Return whether the model has too few nodes for `stages` stages. Always False if it contains a model of a
     library, whose layers are not counted here."""
-    return num_nodes(scope) < stages and not _has_library(scope)
-
-
-def _has_library(scope: Scope) -> bool:
-    return any(
-        _has_library(node.scope)
-        if isinstance(node, BlockNode)
-        else isinstance(node, LayerNode) and node.layer.is_library
-        for node in scope.nodes
-    )
+    return _num_nodes(scope) < stages and not any(node.layer.is_library for node in all_layers(scope))

@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from declarative_train.components.component import Layer
-from declarative_train.components.expressions.functions import VIEWS
 from declarative_train.components.expressions.grammar import Expression
-from declarative_train.components.expressions.tree import Operation, Reference, Term, call_of
+from declarative_train.components.expressions.tree import Term, call_of
 from declarative_train.core.span import Span
 from declarative_train.source.node import Mapping as MappingNode
 from declarative_train.source.node import Scalar
 
 Wire = str
-_PASSING = VIEWS | {"float"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,45 +134,3 @@ class BlockRules(NamedTuple):
     entries: MappingNode
     names: Mapping[str, object]
     may_miss: bool = False
-
-
-def num_nodes(scope: Scope) -> int:
-    """Return the number of nodes in a graph, counting the nodes inside blocks instead of the blocks."""
-    return sum(num_nodes(node.scope) if isinstance(node, BlockNode) else 1 for node in scope.nodes)
-
-
-def inputs_before(scope: Scope, names: set[str]) -> set[str]:
-    """Return the inputs of a graph from which `names` are computed, directly or through nodes. `names`: names of nodes
-    or of inputs. An input in `names` is itself in the result."""
-    wanted, found = set(names), names - {node.name for node in scope.nodes}
-    for node in reversed(scope.nodes):
-        if node.name in wanted:
-            for wire in node.inputs.values():
-                name, colon, _ = wire.partition(":")
-                (wanted if colon else found).add(name)
-    return found
-
-
-def operation_of(scope: Scope, wire: Wire) -> str | None:
-    """Return the operation that computes the value of a wire: the type of a layer, or the outermost function of an
-    expression. None if the value is an input, or has no such operation.
-
-    For an output of a block, the operation is searched inside the block. Functions that only select, rearrange or
-    convert values (such as a slice) are skipped.
-    """
-    name, _, output = wire.partition(":")
-    node = next((node for node in scope.nodes if node.name == name), None)
-    if isinstance(node, BlockNode):
-        inner = node.scope.outputs.get(output)
-        return None if inner is None else operation_of(node.scope, inner)
-    if isinstance(node, ReuseNode):
-        return operation_of(scope, f"{node.target}:{output}")
-    term = None if node is None else term_of(node)
-    if term is None or node is None:
-        return node.layer.type if isinstance(node, LayerNode) else None
-    while isinstance(term, Operation) and term.name in _PASSING:
-        term = term.operands[0]
-    if isinstance(term, Operation):
-        return term.name
-    wired = node.inputs.get(term.text) if isinstance(term, Reference) else None
-    return None if wired is None else operation_of(scope, wired)

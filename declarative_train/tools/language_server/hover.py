@@ -18,7 +18,8 @@ from declarative_train.graph.graph import Graph, Node
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.text.estimate import estimate_in_words
 from declarative_train.recipe.flat_values import Leaf
-from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
+from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ModelNode, ReuseNode
+from declarative_train.recipe.model.walk import Frame, all_nodes
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.source.node import Mapping, Path, Scalar, Sequence, find, is_template
 from declarative_train.source.node import Node as YamlNode
@@ -178,7 +179,7 @@ def _nodes_at(recipe: Recipe, file: str, line: int, column: int) -> list[ModelNo
     is returned once for every use of the block."""
     found = [
         node
-        for node in _all_nodes(recipe.model.scope)
+        for _, node in all_nodes(Frame(recipe.model.scope))
         if node.key_span.path == file
         and (holds(node.key_span, line, column) or (node.span.path == file and holds(node.span, line, column)))
     ]
@@ -186,13 +187,6 @@ def _nodes_at(recipe: Recipe, file: str, line: int, column: int) -> list[ModelNo
         return []
     innermost = max(found, key=lambda node: (node.key_span.line, node.key_span.column))
     return [node for node in found if node.key_span == innermost.key_span]
-
-
-def _all_nodes(scope: Scope) -> Iterator[ModelNode]:
-    for node in scope.nodes:
-        yield node
-        if isinstance(node, BlockNode):
-            yield from _all_nodes(node.scope)
 
 
 def _field_of_node(node: ModelNode, path: Path, recipe: Recipe) -> str:

@@ -1,0 +1,124 @@
+"""Search in the graphs of a model: into blocks, out of blocks by their inputs, and through `reuse` nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from declarative_train.components.expressions.functions import VIEWS
+from declarative_train.components.expressions.tree import Operation, Reference
+from declarative_train.recipe.model.tree import (
+    BlockNode,
+    ExpressionNode,
+    LayerNode,
+    ModelNode,
+    ReuseNode,
+    Scope,
+    Wire,
+    term_of,
+)
+
+_PASSING = VIEWS | {"float"}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Graph of the model, or of a block that a node calls. `path`: path of this node; "" for the model. `inputs`:
+    {input of the block: wire in `outer`}. `outer`: the graph that contains the node; None for the model."""
+
+    scope: Scope
+    path: str = ""
+    inputs: Mapping[str, Wire] = field(default_factory=dict)
+    outer: Frame | None = None
+
+    @cached_property
+    def nodes(self) -> Mapping[str, ModelNode]:
+        return {node.name: node for node in self.scope.nodes}
+
+
+class Source(NamedTuple):
+    """Origin of a value: a field, or an output of a layer or expression.
+
+    `frame`: the graph that contains the node. `wire`: the value in this graph. `node`: None for a field. `inputs`:
+    {input of the node: wire in this graph}; if a `reuse` node calls the layer, these are its inputs."""
+
+    frame: Frame
+    wire: Wire
+    node: LayerNode | ExpressionNode | None
+    inputs: Mapping[str, Wire]
+
+
+def find_source(frame: Frame, wire: Wire) -> Source:
+    """Return the field, layer or expression that gives the value `wire` of the graph `frame`."""
+    while True:
+        name, colon, output = wire.partition(":")
+        if colon:
+            node = frame.nodes[name]
+            path, inputs = node.path, node.inputs
+            while isinstance(node, ReuseNode):
+                node = frame.nodes[node.target]
+            if not isinstance(node, BlockNode):
+                return Source(frame, wire, node, inputs)
+            frame, wire = Frame(node.scope, path, inputs, frame), node.scope.outputs[output]
+        elif frame.outer is None:
+            return Source(frame, wire, None, {})
+        else:
+            frame, wire = frame.outer, frame.inputs[name]
+
+
+def _all_inputs(source: Source) -> Iterable[Wire]:
+    return source.inputs.values()
+
+
+def walk(
+    frame: Frame, wires: Iterable[Wire], follow: Callable[[Source], Iterable[Wire]] = _all_inputs
+) -> Iterator[Source]:
+    """Yield each field, layer and expression on which the values `wires` of the graph `frame` depend.
+
+    `follow`: function that returns those inputs of a node that count; as default, all of them."""
+    waiting = [find_source(frame, wire) for wire in wires]
+    seen = set[tuple[str, Wire]]()
+    while waiting:
+        source = waiting.pop()
+        if (source.frame.path, source.wire) not in seen:
+            seen.add((source.frame.path, source.wire))
+            yield source
+            waiting += [find_source(source.frame, wire) for wire in follow(source)]
+
+
+def inputs_before(scope: Scope, wires: Iterable[Wire]) -> set[str]:
+    """Return the inputs of the model `scope` from which `wires` are computed. A wire that is itself an input is in the
+    result."""
+    return {source.wire for source in walk(Frame(scope), wires) if source.node is None}
+
+
+def operation_of(scope: Scope, wire: Wire) -> str | None:
+    """Return the operation that computes a value of the model `scope`: the type of a layer, or the outermost function
+    of an expression. None if the value is an input, or has no such operation. Functions that only select, rearrange or
+    convert values (such as a slice) are skipped."""
+    frame = Frame(scope)
+    while True:
+        frame, _, node, inputs = find_source(frame, wire)
+        term = None if node is None else term_of(node)
+        if term is None:
+            return node.layer.type if isinstance(node, LayerNode) else None
+        while isinstance(term, Operation) and term.name in _PASSING:
+            term = term.operands[0]
+        if not isinstance(term, Reference):
+            return term.name if isinstance(term, Operation) else None
+        wire = inputs[term.text]
+
+
+def all_nodes(frame: Frame) -> Iterator[tuple[Frame, ModelNode]]:
+    """Yield (graph that contains it, node) for each node in `frame` and in the blocks inside it."""
+    for node in frame.scope.nodes:
+        yield frame, node
+        if isinstance(node, BlockNode):
+            yield from all_nodes(Frame(node.scope, node.path, node.inputs, frame))
+
+
+def all_layers(scope: Scope) -> Iterator[LayerNode]:
+    """Yield each layer of the model `scope`, also those in blocks."""
+    return (node for _, node in all_nodes(Frame(scope)) if isinstance(node, LayerNode))
