@@ -6,15 +6,15 @@ Each public function that returns diagnostics is one rule. Its docstring is the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from declarative_train.components.expressions.functions import ELEMENTWISE, INDEX
 from declarative_train.components.expressions.tree import Operation, Reference, Term
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, unverified, warning
 from declarative_train.core.span import Span
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ReuseNode, Scope, Wire
+from declarative_train.recipe.model.tree import ExpressionNode, LayerNode, Wire
+from declarative_train.recipe.model.walk import Frame, Source, all_layers, all_nodes, walk
 
 _MOST_DROPPED, _MOST_MOMENTUM, _LEAST_DECAY, _MOST_SMOOTHED = 0.8, 0.5, 0.5, 0.5
 _MOST_EPS, _MOST_TEMPERATURE = 0.1, 5.0
@@ -52,8 +52,12 @@ def implausible_setting(draft: Draft) -> Iterator[Diagnostic]:
     +     ema: {decay: 0.99}
     """
     dropping = set[Span]()
-    for node in () if draft.scope is None else _layers(draft.scope):
+    seen = set[tuple[Span, str]]()
+    for node in () if draft.scope is None else all_layers(draft.scope):
         layer = node.layer
+        if (node.span, layer.type) in seen:
+            continue  # a copy of a `repeat`
+        seen.add((node.span, layer.type))
         for key in ("dropout", "p"):
             share, place = getattr(layer, key, None), node.field_spans.get(key, node.span)
             if isinstance(share, float) and share > _MOST_DROPPED and place not in dropping:
@@ -111,13 +115,12 @@ def first_sees_itself(draft: Draft) -> Iterator[Diagnostic]:
     """
     if draft.scope is None:
         return
-    for frame in _frames(_Frame(draft.scope, "", {}, None)):
-        for node in frame.scope.nodes:
-            wire = _find_first(node)
-            if wire is not None and _sees_no_later(frame, wire):
-                message = f"`{node.path}` takes the first position, which depends on the first element alone"
-                hint = "take the last position (`mode: last`, or `[:, -1]` without padding), or remove `causal`"
-                yield warning("G027", node.span, message, hint)
+    for frame, node in all_nodes(Frame(draft.scope)):
+        wire = _find_first(node)
+        if wire is not None and _sees_no_later(frame, wire):
+            message = f"`{node.path}` takes the first position, which depends on the first element alone"
+            hint = "take the last position (`mode: last`, or `[:, -1]` without padding), or remove `causal`"
+            yield warning("G027", node.span, message, hint)
 
 
 def attention_without_positions(draft: Draft) -> Iterator[Diagnostic]:
@@ -140,8 +143,7 @@ def attention_without_positions(draft: Draft) -> Iterator[Diagnostic]:
         return
     has_order = draft.data.window is not None or any(field.type == "tokens" for field in draft.data.fields.values())
     found = None
-    nodes = (node for frame in _frames(_Frame(draft.scope, "", {}, None)) for node in frame.scope.nodes)
-    for node in nodes:
+    for _, node in all_nodes(Frame(draft.scope)):
         if isinstance(node, ExpressionNode):
             if not _ignores_order(node.expression.root):
                 return
@@ -185,16 +187,11 @@ def experts_without_balance(draft: Draft) -> Iterator[Diagnostic]:
     """
     if draft.scope is None or draft.objective is None or draft.is_written("model.weights"):
         return
-    unbalanced = {
-        frame.path + node.name
-        for frame in _frames(_Frame(draft.scope, "", {}, None))
-        for node in frame.scope.nodes
-        if isinstance(node, LayerNode) and _needs_balance(node)
-    }
+    unbalanced = {node.path for node in all_layers(draft.scope) if _needs_balance(node)}
     for name, term in draft.objective.losses.items() if unbalanced else ():
         wire = draft.scope.outputs.get(term.input, term.input)
-        found = _walk(_Frame(draft.scope, "", {}, None), wire)
-        read = {frame.path + node.name for frame, output, node in found if output == "balance"} & unbalanced
+        found = walk(Frame(draft.scope), [wire], _follow_balance)
+        read = {each.node.path for each in found if each.node is not None and each.output == "balance"} & unbalanced
         if read and term.weight < 0:
             message = f"the loss `{name}` is smallest if all experts are used equally, but its weight is negative"
             yield warning(
@@ -214,70 +211,10 @@ def _needs_balance(node: LayerNode) -> bool:
     return layer.type == "moe" and getattr(layer, "bias_rate", None) is None and not every
 
 
-class _Frame(NamedTuple):
-    """Graph `scope` that is searched: the model's graph (then `path` is "" and `outer` is None) or that of a block.
-    `path`: path of the node that uses the block, with a dot at the end. `outer`: the graph that has this node.
-    `inputs`: {input of the block: wire in `outer`}."""
-
-    scope: Scope
-    path: str
-    inputs: Mapping[str, Wire]
-    outer: _Frame | None
-
-    def enter(self, node: BlockNode, inputs: Mapping[str, Wire]) -> _Frame:
-        """Return the graph of the block `node`, a node of this graph. `inputs`: {input of the block: wire in this
-        graph}."""
-        return _Frame(node.scope, f"{self.path}{node.name}.", inputs, self)
-
-
-def _frames(frame: _Frame) -> Iterator[_Frame]:
-    """Yield the graph `frame` and, at any depth, the graphs of the blocks inside it."""
-    yield frame
-    for node in frame.scope.nodes:
-        if isinstance(node, BlockNode):
-            yield from _frames(frame.enter(node, node.inputs))
-
-
-def _layers(scope: Scope) -> Iterator[LayerNode]:
-    """Yield the layers of a model, also those inside blocks. A layer that is repeated is yielded once, not for each
-    copy."""
-    seen: set[tuple[Span, str]] = set()
-    for frame in _frames(_Frame(scope, "", {}, None)):
-        for node in frame.scope.nodes:
-            if isinstance(node, LayerNode) and (node.span, node.layer.type) not in seen:
-                seen.add((node.span, node.layer.type))
-                yield node
-
-
-def _walk(frame: _Frame, wire: Wire) -> Iterator[tuple[_Frame, str, LayerNode | ExpressionNode]]:
-    """Yield (graph that contains the node, output of the node, node) for each layer and expression on which the value
-    `wire` of the graph `frame` depends.
-
-    An output `balance` (a balance loss) depends only on the input `balance` of its node. Any other output depends on
-    all inputs except `balance`.
-    """
-    waiting, seen = [(frame, wire)], set[tuple[str, Wire]]()
-    while waiting:
-        frame, wire = waiting.pop()
-        if (frame.path, wire) in seen:
-            continue
-        seen.add((frame.path, wire))
-        name, _, output = wire.partition(":")
-        if not output:
-            if frame.outer is not None and name in frame.inputs:
-                waiting.append((frame.outer, frame.inputs[name]))
-            continue
-        nodes = {node.name: node for node in frame.scope.nodes}
-        node = nodes[name]
-        inputs = node.inputs
-        while isinstance(node, ReuseNode):
-            node = nodes[node.target]
-        if isinstance(node, BlockNode):
-            waiting.append((frame.enter(node, inputs), node.scope.outputs[output]))
-            continue
-        yield frame, output, node
-        is_balance = output == "balance"
-        waiting += [(frame, each) for port, each in inputs.items() if is_balance == (port == "balance")]
+def _follow_balance(source: Source) -> list[Wire]:
+    """Return the inputs on which an output depends. An output `balance` (a balance loss) depends only on the input
+    `balance` of its node. Any other output depends on all inputs except `balance`."""
+    return [wire for port, wire in source.inputs.items() if (source.output == "balance") == (port == "balance")]
 
 
 def _find_first(node: object) -> Wire | None:
@@ -293,15 +230,18 @@ def _find_first(node: object) -> Wire | None:
     return None
 
 
-def _sees_no_later(frame: _Frame, wire: Wire) -> bool:
+def _sees_no_later(frame: Frame, wire: Wire) -> bool:
     """Return whether a causal layer takes part in computing the sequence `wire`, and no position of `wire` can depend
     on later positions. `frame`: the graph that contains `wire`."""
     is_causal = False
-    for _, output, node in _walk(frame, wire):
+    for source in walk(frame, [wire], _follow_balance):
+        node = source.node
+        if node is None:
+            continue
         if isinstance(node, ExpressionNode):
             if not _is_of_one_position(node.expression.root):
                 return False
-        elif _is_causal(node) and output == "output":
+        elif _is_causal(node) and source.output == "output":
             is_causal = True
         elif not _is_of(node, _OF_ONE_POSITION | _POSITIONS):
             return False

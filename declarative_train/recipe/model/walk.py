@@ -49,6 +49,10 @@ class Source(NamedTuple):
     node: LayerNode | ExpressionNode | None
     inputs: Mapping[str, Wire]
 
+    @property
+    def output(self) -> str:
+        return self.wire.partition(":")[2]
+
 
 def find_source(frame: Frame, wire: Wire) -> Source:
     """Return the field, layer or expression that gives the value `wire` of the graph `frame`."""
