@@ -3,19 +3,19 @@ reported."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from declarative_train.components.data import Unit
 from declarative_train.components.expressions.functions import VIEWS
-from declarative_train.components.expressions.tree import Operation, Reference, Term
+from declarative_train.components.expressions.tree import is_made_by
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.columns import parse_cut
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.graph.check_objective import measures_of
 from declarative_train.graph.checks.objective import metric_without_unit, target_among_inputs
-from declarative_train.recipe.model.tree import Scope, term_of
-from declarative_train.recipe.model.walk import inputs_before
+from declarative_train.recipe.model.tree import Wire, term_of
+from declarative_train.recipe.model.walk import Frame, inputs_before, walk
 from declarative_train.recipe.recipe import Recipe
 
 
@@ -25,7 +25,7 @@ def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
     scope = recipe.model.scope
     fields = {field.name: field for field in data.fields}
     targets = {
-        name: _find_fields(scope, scope.outputs.get(term.target, term.target))
+        name: _find_fields(Frame(scope), scope.outputs.get(term.target, term.target))
         for name, term in recipe.objective.losses.items()
         if term.target is not None
     }
@@ -89,17 +89,13 @@ def _problem(recipe: Recipe, data: DataSpec, field: FieldSpec, target: FieldSpec
     )
 
 
-def _find_fields(scope: Scope, wire: str) -> frozenset[str]:
+def _find_fields(frame: Frame, wire: Wire) -> frozenset[str]:
     """Return the names of the fields from which a wire (a value in the model graph) is computed by expressions alone.
     Return an empty set if a layer takes part in the computation."""
-    name, colon, _ = wire.partition(":")
-    if not colon:
-        return frozenset({name})
-    node = next(node for node in scope.nodes if node.name == name)
-    if term_of(node) is None:
+    found = list(walk(frame, [wire]))
+    if any(each.node is not None and (term_of(each.node) is None or not each.inputs) for each in found):
         return frozenset()
-    parts = [_find_fields(scope, each) for each in node.inputs.values()]
-    return frozenset().union(*parts) if all(parts) else frozenset()
+    return frozenset(each.wire for each in found if each.node is None)
 
 
 def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], list[Diagnostic]]:
@@ -107,6 +103,7 @@ def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], 
     {name of a metric: (field of its target, conversion)}. A metric whose target already has this unit is left out. A
     metric that cannot be converted gets a diagnostic."""
     scope = recipe.model.scope
+    frame = Frame(scope)
     found: dict[str, tuple[str, Unit]] = {}
     diagnostics = []
     units = {field.name: unit_of(field) for field in data.fields}
@@ -114,11 +111,11 @@ def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], 
         if not measure.component.has_unit or measure.edges.target is None:
             continue
         wire = scope.outputs.get(measure.edges.target, measure.edges.target)
-        changed = {name: unit for name in _find_fields(scope, wire) if (unit := units.get(name)) is not None}
+        changed = {name: unit for name in _find_fields(frame, wire) if (unit := units.get(name)) is not None}
         if not changed:
             continue
         name, unit = next(iter(changed.items()))
-        is_kept = ":" not in wire or (len(unit.add) == 1 and _is_view(scope, wire))
+        is_kept = ":" not in wire or (len(unit.add) == 1 and _is_view(frame, wire))
         if len(changed) == 1 and is_kept:
             found[measure.name] = (name, unit)
         else:
@@ -133,18 +130,8 @@ def unit_of(field: FieldSpec) -> Unit | None:
     return FIELDS.read(field.component).unit(field.statistics)
 
 
-def _is_view(scope: Scope, wire: str) -> bool:
+def _is_view(frame: Frame, wire: Wire) -> bool:
     """Return whether a wire (a value in the model graph) is a field, or a field whose values are only rearranged
     (reshape, slice, transpose)."""
-    name, colon, _ = wire.partition(":")
-    if not colon:
-        return True
-    node = next(node for node in scope.nodes if node.name == name)
-    term = term_of(node)
-    return term is not None and _views(term, node.inputs, scope)
-
-
-def _views(term: Term, inputs: Mapping[str, str], scope: Scope) -> bool:
-    if isinstance(term, Operation):
-        return term.name in VIEWS and all(_views(each, inputs, scope) for each in term.operands)
-    return isinstance(term, Reference) and _is_view(scope, inputs[term.text])
+    terms = [term_of(each.node) for each in walk(frame, [wire]) if each.node is not None]
+    return all(term is not None and is_made_by(term, VIEWS) for term in terms)

@@ -24,6 +24,7 @@ from declarative_train.plan.checks.shapes import (
 )
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, Scope
+from declarative_train.recipe.model.walk import Frame, walk
 from declarative_train.recipe.recipe import Recipe
 
 
@@ -93,20 +94,11 @@ def _check_sides(recipe: Recipe, lowered: Lowered, found: DryRunResult, trained:
 
 def _stops(scope: Scope, wire: str) -> Iterator[Related]:
     """Yield a note for each expression that the value `wire` depends on and through which no gradient passes. A note
-    has the place of the expression and a message. `scope`: the model or block that contains `wire`."""
-    nodes = {node.name: node for node in scope.nodes}
-    waiting, seen = [wire], set()
-    while waiting:
-        name, _, output = waiting.pop().partition(":")
-        if not output or name in seen or name not in nodes:
-            continue
-        seen.add(name)
-        node = nodes[name]
+    has the place of the expression and a message."""
+    for source in walk(Frame(scope), [wire]):
+        node = source.node
         if isinstance(node, ExpressionNode) and (functions := stops_gradients(node.expression.text)):
             yield Related(node.span, f"no gradient passes through `{functions[0]}`")
-        if isinstance(node, BlockNode):
-            yield from _stops(node.scope, node.scope.outputs[output])
-        waiting += node.inputs.values()
 
 
 def _check_values(recipe: Recipe, found: DryRunResult) -> Iterator[Diagnostic]:

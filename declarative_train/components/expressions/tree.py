@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 
@@ -60,6 +60,13 @@ def call_of(operation: str, names: Iterable[str]) -> Operation:
     """Return the operation named `operation`, with the references `names` as its operands. It is for expressions that
     dtrain makes itself."""
     return Operation(operation, tuple(Reference(name, 0, 0) for name in names), {}, 0, 0)
+
+
+def is_made_by(term: Term, functions: Container[str]) -> bool:
+    """Return whether an expression calls no other functions than `functions`."""
+    if not isinstance(term, Operation):
+        return True
+    return term.name in functions and all(is_made_by(each, functions) for each in term.operands)
 
 
 ExpressionRule = Literal["syntax", "form", "function", "arguments", "batch", "shapes"]

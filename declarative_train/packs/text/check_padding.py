@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from declarative_train.components.expressions.functions import ELEMENTWISE, INDEX, VIEWS
-from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term
+from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term, is_made_by
 from declarative_train.components.layers.activations import Activation
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.packs.text.checked_fields import CheckedText, skip_casts, slice_of
@@ -35,7 +35,7 @@ def check_encoders(scope: Scope, texts: dict[str, CheckedText]) -> Iterator[Diag
         if not arriving:
             continue
         if isinstance(node, ExpressionNode):
-            if _only_reshapes(node.expression.root):
+            if is_made_by(node.expression.root, VIEWS | {"float"}):
                 read[f"{node.name}:output"] = arriving[0]
             continue
         found = _encoder(node)
@@ -61,12 +61,6 @@ def _encoder(node: ModelNode) -> _Encoder | None:
         return _Encoder("bert", ("tokens",), "mask") if node.block == "bert" else None
     found = node.layer.find_text_ports() if isinstance(node, LayerNode) else None
     return None if found is None else _Encoder(*found)
-
-
-def _only_reshapes(term: Term) -> bool:
-    if isinstance(term, Operation):
-        return term.name in VIEWS | {"float"} and all(map(_only_reshapes, term.operands))
-    return isinstance(term, Reference)
 
 
 def check_masks(recipe: Recipe, texts: dict[str, CheckedText]) -> Iterator[Diagnostic]:
@@ -129,7 +123,7 @@ def check_positions(scope: Scope, texts: dict[str, CheckedText]) -> Iterator[Dia
             found = _find_reduction(node.expression.root, is_recurrent=way.is_recurrent)
             if found:
                 yield padding_is_counted(node.span, node.path, way.field, found)
-            elif _keeps_positions(node.expression.root):
+            elif is_made_by(node.expression.root, ELEMENTWISE):
                 ways[output] = way
         elif isinstance(node, LayerNode):
             yield from _follow_layer(node, scope, way, ways)
@@ -170,10 +164,3 @@ def _find_reduction(term: Term, *, is_recurrent: bool) -> str:
     if is_recurrent and isinstance(index, tuple) and len(index) > 1 and index[1] == -1:
         return "the last position"
     return next((found for each in term.operands if (found := _find_reduction(each, is_recurrent=is_recurrent))), "")
-
-
-def _keeps_positions(term: Term) -> bool:
-    """Return whether an expression computes the value at each position only from values at the same position."""
-    if not isinstance(term, Operation):
-        return True
-    return term.name in ELEMENTWISE and all(_keeps_positions(each) for each in term.operands)

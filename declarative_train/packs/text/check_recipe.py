@@ -28,12 +28,14 @@ from declarative_train.packs.text.checks.trained import (
 from declarative_train.packs.text.tokenizer import Tokenizer
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
+from declarative_train.recipe.model.walk import Frame, all_layers, inputs_before
 from declarative_train.recipe.recipe import Recipe
 
 _CUT, _ENDED = 0.1, 0.5  # fractions of texts
 _MOSTLY, _LONG = 0.7, 128  # fraction of padding; tokens of a sample, because padding of short samples costs little
 _LAST = 4  # the end of an answer is among so many last tokens: a line break may follow it
 _SPECIAL = re.compile(r"<.+>|\[[A-Z]+\]")
+_ATTENTION = frozenset({"latent_attention", "self_attention", "transformers"})
 _CAUSAL = frozenset({"deepseek", "gemma", "gpt", "gpt_oss", "llama", "mixtral"})
 
 
@@ -42,6 +44,7 @@ def check_recipe(recipe: Recipe, data: DataSpec, parameters: Sequence[ParameterP
     `parameters`: those of the model."""
     yield from unequal_pair.check(recipe.model.scope, data, parameters)
     texts = {each.name: each for each in checked_texts(data)}
+    attends = any(node.layer.type in _ATTENTION for node in all_layers(recipe.model.scope))
     for text in texts.values():
         place = f"data.fields.{text.name}"
         if text.padded >= _MOSTLY and text.field.longest >= _LONG and not text.field.buckets:
@@ -49,7 +52,7 @@ def check_recipe(recipe: Recipe, data: DataSpec, parameters: Sequence[ParameterP
         if text.marks:
             yield from _check_answers(recipe, place, text, is_whole=len(texts) > 1)
             read = {name.partition(":")[0] for node in recipe.model.scope.nodes for name in node.inputs.values()}
-            if text.field.pack is not None and f"{text.name}.segments" not in read and _attends(recipe.model.scope):
+            if text.field.pack is not None and f"{text.name}.segments" not in read and attends:
                 yield texts_not_separated(recipe.span(f"{place}.pack"), text.name)
     if texts:
         yield from _check_terms(recipe, texts)
@@ -103,15 +106,6 @@ def _is_special(found: Tokenizer, number: int) -> bool:
     return number in found.special.values() or _SPECIAL.fullmatch(found.token_text(number)) is not None
 
 
-def _attends(scope: Scope) -> bool:
-    return any(
-        _attends(node.scope)
-        if isinstance(node, BlockNode)
-        else isinstance(node, LayerNode) and node.layer.type in ("latent_attention", "self_attention", "transformers")
-        for node in scope.nodes
-    )
-
-
 def _check_terms(recipe: Recipe, texts: dict[str, CheckedText]) -> Iterator[Diagnostic]:
     scope = recipe.model.scope
     shifts: dict[str, int] = {}
@@ -143,16 +137,14 @@ def _place(recipe: Recipe, term: str, key: str) -> Span:
     """Return the place in the recipe that defines the tensor `key` (`input` or `target`) of the loss `term`: the node
     that computes it or, if it is a field, the key in the loss."""
     scope, name = recipe.model.scope, str(getattr(recipe.objective.losses[term], key))
-    made = scope.outputs.get(name, name).partition(":")[0]
-    node = next((node for node in scope.nodes if node.name == made), None)
+    node = Frame(scope).nodes.get(scope.outputs.get(name, name).partition(":")[0])
     return recipe.span(("objective", "losses", term, key)) if node is None else node.span
 
 
 def _read_by_causal(scope: Scope, name: str) -> TokenSlice | None:
     """Return the slice of a token field's ids that the node `name` reads. Return None if the node is not a causal
     language model, or if it reads something else."""
-    node = next((node for node in scope.nodes if node.name == name), None)
-    wire = None
+    node, wire = Frame(scope).nodes.get(name), None
     if isinstance(node, BlockNode) and node.block in _CAUSAL:
         wire = node.inputs.get("tokens")
     elif isinstance(node, LayerNode) and node.layer.type == "transformers" and node.layer.find_text_ports() is None:
@@ -164,15 +156,8 @@ def _read_by_causal(scope: Scope, name: str) -> TokenSlice | None:
 def _check_kto(scope: Scope, packed: set[str]) -> Iterator[Diagnostic]:
     """Report each block `kto` with an input that is computed from packed texts. `packed`: names of the fields that are
     packed."""
-    nodes = {node.name: node for node in scope.nodes}
     for node in scope.nodes:
-        if not isinstance(node, BlockNode) or node.block != "kto":
-            continue
-        names, seen = {node.name}, set[str]()
-        while names:
-            seen |= names
-            wires = (wire for name in names & nodes.keys() for wire in nodes[name].inputs.values())
-            names = {wire.partition(":")[0] for wire in wires} - seen
-        read = {name.partition(".")[0] for name in seen - nodes.keys()} & packed
-        if read:
-            yield packed_answers_in_kto(node.span, node.path, min(read))
+        if isinstance(node, BlockNode) and node.block == "kto":
+            read = {name.partition(".")[0] for name in inputs_before(scope, node.inputs.values())} & packed
+            if read:
+                yield packed_answers_in_kto(node.span, node.path, min(read))

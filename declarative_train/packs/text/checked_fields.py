@@ -8,8 +8,8 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from declarative_train.components.expressions.functions import INDEX, VIEWS
-from declarative_train.components.expressions.tree import Operation, Reference, Term
+from declarative_train.components.expressions.functions import VIEWS
+from declarative_train.components.expressions.tree import Operation, Term
 from declarative_train.components.fields import FIELDS
 from declarative_train.data.prepared_set import PreparedSet
 from declarative_train.data.shared_sets import prepare_sets
@@ -19,7 +19,8 @@ from declarative_train.packs.text.cache import Tokens
 from declarative_train.packs.text.token_tables import PackedRows, TextRows
 from declarative_train.packs.text.tokenizer import Tokenizer
 from declarative_train.packs.text.tokens import TokensField
-from declarative_train.recipe.model.tree import ExpressionNode, Scope, Wire
+from declarative_train.recipe.model.tree import Scope, Wire
+from declarative_train.recipe.model.walk import Frame, find_slice
 
 _MOST_TEXTS = 4096
 
@@ -84,25 +85,11 @@ def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
 def slice_of(scope: Scope, wire: Wire) -> TokenSlice | None:
     """Return the slice of a token field that `wire` (a value in the model's graph) contains, or None if `wire` is
     something else. A whole field counts as a slice with all positions."""
-    name, _, output = wire.partition(":")
-    if not output:
-        field, _, part = name.partition(".")
-        return TokenSlice(field, part or "ids")
-    node = next(node for node in scope.nodes if node.name == name)
-    term = node.expression.root if isinstance(node, ExpressionNode) else None
-    while isinstance(term, Operation) and term.name in ("bool", "float", "int"):
-        term = term.operands[0]
-    if isinstance(term, Reference):
-        return slice_of(scope, node.inputs[term.text])
-    if not isinstance(term, Operation) or term.name != INDEX or not isinstance(term.operands[0], Reference):
+    found = find_slice(Frame(scope), wire)
+    if found is None:
         return None
-    whole, index = slice_of(scope, node.inputs[term.operands[0].text]), term.options["index"]
-    if whole is None or whole.positions != (0, None) or not isinstance(index, tuple) or len(index) != 2:
-        return None
-    part_of = index[1]
-    if not isinstance(part_of, slice) or part_of.step not in (None, 1):
-        return None
-    return TokenSlice(whole.field, whole.output, part_of.start or 0, part_of.stop)
+    field, _, part = found.field.partition(".")
+    return TokenSlice(field, part or "ids", found.start, found.stop)
 
 
 def skip_casts(term: Term) -> Term:

@@ -5,16 +5,15 @@ Each public function that returns diagnostics is one rule. Its docstring is the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from declarative_train.components.expressions.functions import INDEX
-from declarative_train.components.expressions.tree import Operation, Reference
 from declarative_train.components.fields.columns import parse_cut
 from declarative_train.components.layers.sizes import Spatial, per_dim
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
+from declarative_train.recipe.model.tree import LayerNode, Wire
+from declarative_train.recipe.model.walk import Frame, Source, all_nodes, find_slice, find_source, walk
 
 _SEQUENCES = frozenset({"class_token", "cross_attention", "gru", "learned_positions", "lstm", "rnn", "self_attention",
                         "sequence_pool", "sinusoidal_positions"})  # fmt: skip
@@ -33,16 +32,6 @@ class _Sequence(NamedTuple):
     columns: tuple[str, ...]
     start: int
     stop: int | None
-
-
-class _ScopeFrame(NamedTuple):
-    """Graph that is searched: that of the model, or that of a block. `node`: the node that uses the block. `outer`: the
-    graph that contains this node. Both are None for the model.
-    """
-
-    scope: Scope
-    node: BlockNode | None = None
-    outer: _ScopeFrame | None = None
 
 
 def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
@@ -69,7 +58,9 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
     if draft.objective is None or draft.scope is None:
         return
     for name, term in draft.objective.losses.items():
-        target = _find_sequence(draft, draft.scope.outputs.get(term.target or "", term.target or ""))
+        target = _find_sequence(
+            draft, Frame(draft.scope), draft.scope.outputs.get(term.target or "", term.target or "")
+        )
         wire = draft.scope.outputs.get(term.input)
         if target is None or wire is None or target.start < 1:
             continue
@@ -95,33 +86,21 @@ def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNo
     """Return a layer through which the model can copy the target to the output `wire`, or None. It is a layer in which
     a position can depend on later ones, and that reads the columns of `target` shifted by one row."""
     assert draft.scope is not None
-    waiting: list[tuple[_ScopeFrame, Wire, LayerNode | None]] = [(_ScopeFrame(draft.scope), wire, None)]
-    seen: set[tuple[int, Wire, bool]] = set()
-    while waiting:
-        frame, wire, layer = waiting.pop()
-        if (id(frame.scope), wire, layer is not None) in seen:
-            continue
-        seen.add((id(frame.scope), wire, layer is not None))
-        if frame.outer is None and layer is not None and _is_before(_find_sequence(draft, wire), target):
-            return layer
-        name, _, output = wire.partition(":")
-        if not output:
-            if frame.outer is not None and frame.node is not None and name in frame.node.inputs:
-                waiting.append((frame.outer, frame.node.inputs[name], layer))
-            continue
-        node = next(each for each in frame.scope.nodes if each.name == name)
-        if isinstance(node, BlockNode):
-            waiting.append((_ScopeFrame(node.scope, node, frame), node.scope.outputs[output], layer))
-            continue
-        if isinstance(node, LayerNode) and _sees_all(node):
-            layer = node
-        waiting += [(frame, each, layer) for port, each in node.inputs.items() if port not in _NOT_FOLLOWED]
+    for source in reversed(list(walk(Frame(draft.scope), [wire], _follow_rows))):
+        if isinstance(source.node, LayerNode) and _sees_all(source.node, source.inputs):
+            read = walk(source.frame, _follow_rows(source), _follow_rows)
+            if any(_is_before(_find_sequence(draft, each.frame, each.wire), target) for each in read):
+                return source.node
     return None
 
 
-def _sees_all(node: LayerNode) -> bool:
+def _follow_rows(source: Source) -> list[Wire]:
+    return [wire for port, wire in source.inputs.items() if port not in _NOT_FOLLOWED]
+
+
+def _sees_all(node: LayerNode, inputs: Mapping[str, Wire]) -> bool:
     if node.layer.type == "self_attention":
-        return not getattr(node.layer, "causal", True) and "mask" not in node.inputs
+        return not getattr(node.layer, "causal", True) and "mask" not in inputs
     if node.layer.type == "conv1d":
         return _reach_of(node) > 0
     return node.layer.type in ("gru", "lstm", "rnn") and bool(getattr(node.layer, "bidirectional", False))
@@ -154,25 +133,14 @@ def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
     return given.stop is None or given.stop == -1 or (target.stop is not None and given.stop + 1 == target.stop)
 
 
-def _find_sequence(draft: Draft, wire: Wire) -> _Sequence | None:
+def _find_sequence(draft: Draft, frame: Frame, wire: Wire) -> _Sequence | None:
     """Return the columns of the data that make up the value `wire`, and the range of their rows. Return None if `wire`
     is neither a field nor a slice of a field along its first dimension after the batch."""
-    assert draft.scope is not None
-    name, _, output = wire.partition(":")
-    if not output:
-        return _read_field(draft, name)
-    node = next((each for each in draft.scope.nodes if each.name == name), None)
-    root = node.expression.root if isinstance(node, ExpressionNode) else None
-    if not isinstance(node, ExpressionNode) or not isinstance(root, Operation) or root.name != INDEX:
-        return None
-    operand, index = root.operands[0], root.options["index"]
-    whole = _read_field(draft, node.inputs.get(operand.text, "")) if isinstance(operand, Reference) else None
-    if whole is None or whole[1:] != (0, None) or not isinstance(index, tuple) or len(index) != 2:
-        return None
-    part = index[1]
-    if not isinstance(part, slice) or part.step not in (None, 1):
-        return None
-    return _Sequence(whole.columns, part.start or 0, part.stop)
+    found = find_slice(frame, wire)
+    whole = None if found is None else _read_field(draft, found.field)
+    if found is None or whole is None or found[1:] == (0, None):
+        return whole
+    return whole._replace(start=found.start, stop=found.stop) if whole[1:] == (0, None) else None
 
 
 def _read_field(draft: Draft, name: str) -> _Sequence | None:
@@ -208,39 +176,35 @@ def map_as_sequences(draft: Draft) -> Iterator[Diagnostic]:
             act: {type: flatten}
             logits: {type: linear, out_features: 10}
     """
-    waiting = [] if draft.scope is None else [draft.scope]
     seen = set()
-    while waiting:
-        scope = waiting.pop()
-        waiting += [node.scope for node in scope.nodes if isinstance(node, BlockNode)]
-        for node in scope.nodes:
-            if not isinstance(node, LayerNode) or node.layer.type not in _SEQUENCES or node.span in seen:
-                continue
-            seen.add(node.span)  # all copies of a repeated node have the same position
-            port = node.layer.ports[0].name
-            made = _find_map_layer(scope, node.inputs.get(port, ""))
-            if made is not None:
-                message = (
-                    f"`{node.layer.type}` expects sequences (B, ..., T, D), but `{made.name}` gives feature maps (B, "
-                    "C, H, W)"
-                )
-                hint = f"`transpose(flatten({made.name}, 2), 1, 2)` gives a sequence of positions, (B, H * W, C)"
-                related = (Related(made.span, f"`{made.name}` is a `{made.layer.type}`"),)
-                yield warning("G015", node.input_spans.get(port, node.span), message, hint, related)
+    for frame, node in () if draft.scope is None else all_nodes(Frame(draft.scope)):
+        if not isinstance(node, LayerNode) or node.layer.type not in _SEQUENCES or node.span in seen:
+            continue
+        seen.add(node.span)  # all copies of a repeated node have the same position
+        port = node.layer.ports[0].name
+        made = _find_map_layer(frame, node.inputs[port])
+        if made is not None:
+            message = (
+                f"`{node.layer.type}` expects sequences (B, ..., T, D), but `{made.name}` gives feature maps (B, C, H, "
+                "W)"
+            )
+            hint = f"`transpose(flatten({made.name}, 2), 1, 2)` gives a sequence of positions, (B, H * W, C)"
+            related = (Related(made.span, f"`{made.name}` is a `{made.layer.type}`"),)
+            yield warning("G015", node.input_spans.get(port, node.span), message, hint, related)
 
 
-def _find_map_layer(scope: Scope, wire: Wire) -> LayerNode | None:
+def _find_map_layer(frame: Frame, wire: Wire) -> LayerNode | None:
     """Return the layer that computes the feature map `wire`, such as a `conv2d`; None if there is none. If `wire` is
     the output of an element-wise layer or a normalization, the layers before it are searched."""
-    name, _, output = wire.partition(":")
-    node = next((each for each in scope.nodes if each.name == name), None)
-    if isinstance(node, BlockNode):
-        return _find_map_layer(node.scope, node.scope.outputs[output])
-    if not isinstance(node, LayerNode):
-        return None
-    if isinstance(node.layer, Spatial) and node.layer.num_dims > 1:
-        return node
-    return _find_map_layer(scope, next(iter(node.inputs.values()))) if node.layer.type in _KEPT else None
+    while True:
+        frame, _, node, inputs = find_source(frame, wire)
+        if not isinstance(node, LayerNode):
+            return None
+        if isinstance(node.layer, Spatial) and node.layer.num_dims > 1:
+            return node
+        if node.layer.type not in _KEPT:
+            return None
+        wire = next(iter(inputs.values()))
 
 
 def two_orders_of_last(draft: Draft) -> Iterator[Diagnostic]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declarative_train.components.expressions.functions import ELEMENTWISE, INDEX
-from declarative_train.components.expressions.tree import Operation, Reference, Term
+from declarative_train.components.expressions.tree import Operation, Reference, Term, is_made_by
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, unverified, warning
 from declarative_train.core.span import Span
 from declarative_train.recipe.draft import Draft
@@ -288,10 +288,4 @@ def _ignores_order(root: Term) -> bool:
     positions."""
     if isinstance(root, Operation) and root.name == INDEX:
         return isinstance(root.operands[0], Reference)
-    return _is_made_by(root, _OF_ALL)
-
-
-def _is_made_by(term: Term, names: frozenset[str]) -> bool:
-    return not isinstance(term, Operation) or (
-        term.name in names and all(_is_made_by(each, names) for each in term.operands)
-    )
+    return is_made_by(root, _OF_ALL)

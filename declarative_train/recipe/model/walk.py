@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from declarative_train.components.expressions.functions import VIEWS
+from declarative_train.components.expressions.functions import INDEX, VIEWS
 from declarative_train.components.expressions.tree import Operation, Reference
 from declarative_train.recipe.model.tree import (
     BlockNode,
@@ -96,6 +96,37 @@ def inputs_before(scope: Scope, wires: Iterable[Wire]) -> set[str]:
     """Return the inputs of the model `scope` from which `wires` are computed. A wire that is itself an input is in the
     result."""
     return {source.wire for source in walk(Frame(scope), wires) if source.node is None}
+
+
+class Slice(NamedTuple):
+    """Part of a field: the positions `start:stop` of its first dimension after the batch. `stop`: None means to the
+    end."""
+
+    field: str
+    start: int = 0
+    stop: int | None = None
+
+
+def find_slice(frame: Frame, wire: Wire) -> Slice | None:
+    """Return the part of a field that is the value `wire` of the graph `frame`, also if its type is converted. Return
+    None if the value is neither a field nor a slice of one along the first dimension after the batch."""
+    frame, name, node, inputs = find_source(frame, wire)
+    if node is None:
+        return Slice(name)
+    term = node.expression.root if isinstance(node, ExpressionNode) else None
+    while isinstance(term, Operation) and term.name in ("bool", "float", "int"):
+        term = term.operands[0]
+    if isinstance(term, Reference):
+        return find_slice(frame, inputs[term.text])
+    if not isinstance(term, Operation) or term.name != INDEX or not isinstance(term.operands[0], Reference):
+        return None
+    whole, index = find_slice(frame, inputs[term.operands[0].text]), term.options["index"]
+    if whole is None or whole[1:] != (0, None) or not isinstance(index, tuple) or len(index) != 2:
+        return None
+    part = index[1]
+    if not isinstance(part, slice) or part.step not in (None, 1):
+        return None
+    return Slice(whole.field, part.start or 0, part.stop)
 
 
 def operation_of(scope: Scope, wire: Wire) -> str | None:
