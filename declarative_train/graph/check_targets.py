@@ -35,7 +35,7 @@ def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
     said = set[tuple[str, str]]()
     for term, names in targets.items():
         wire = scope.outputs.get(recipe.objective.losses[term].input, recipe.objective.losses[term].input)
-        read = inputs_before(scope, [wire])
+        read = inputs_before(Frame(scope), [wire])
         for target in [fields[name] for name in names if name in fields]:
             for field in [fields[name] for name in fields if name in read and name not in names]:
                 shared = _find_shared(field, target, data, wanted)

@@ -15,7 +15,7 @@ import numpy as np
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.graph.checks.objective import target_in_disguise
-from declarative_train.recipe.model.walk import inputs_before
+from declarative_train.recipe.model.walk import Frame, inputs_before
 from declarative_train.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def check_disguises(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Di
         if target is None or len(target.columns) != 1 or target.tensor.num_elements != 1 or not about:
             continue
         wire = scope.outputs.get(term.input, term.input)
-        read = inputs_before(scope, [wire])
+        read = inputs_before(Frame(scope), [wire])
         for field in [fields[name] for name in fields if name in read and name != target.name]:
             for column in _find_equivalent(field, target, rows, is_class=about == "classes"):
                 if column not in said and column not in target.columns:

@@ -7,13 +7,13 @@ were scaled, normalised or otherwise computed are not checked.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 import numpy as np
 
 from declarative_train.components.expressions.functions import INDEX, VIEWS
-from declarative_train.components.expressions.tree import Operation, Reference, Term
+from declarative_train.components.expressions.tree import is_made_by
 from declarative_train.components.fields import FIELDS
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.span import Span
@@ -29,14 +29,8 @@ from declarative_train.plan.checks.inputs import (
     target_out_of_reach,
     unscaled_input,
 )
-from declarative_train.recipe.model.tree import (
-    BlockNode,
-    LayerNode,
-    Scope,
-    Wire,
-    term_of,
-)
-from declarative_train.recipe.model.walk import operation_of
+from declarative_train.recipe.model.tree import LayerNode, Scope, Wire, term_of
+from declarative_train.recipe.model.walk import Frame, Source, all_nodes, find_source, operation_of, walk
 from declarative_train.recipe.recipe import Recipe
 
 _WEIGHING = frozenset({"bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
@@ -67,65 +61,44 @@ def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagn
     rows."""
     fields = {field.name: field for field in data.fields}
     read: dict[str, list[LayerNode]] = {}
-    wires: dict[Wire, frozenset[str]] = {name: frozenset({name}) for name in recipe.model.scope.inputs}
-    _follow(recipe.model.scope, wires, read)
-    for name, place in _find_pictures(recipe.model.scope, {name: (name, None) for name in recipe.model.scope.inputs}):
+    for frame, node in all_nodes(Frame(recipe.model.scope)):
+        if isinstance(node, LayerNode) and node.layer.type in _WEIGHING:
+            for name in sorted(_find_values(frame, node.inputs.values())):
+                read.setdefault(name, []).append(node)
+    for name, place in _find_pictures(recipe.model.scope).items():
         if name in fields and _is_channels_last(fields[name].tensor.shape):
             yield channels_last(place, name, fields[name].tensor.shape)
     for name, layers in read.items():
         if name in fields:
             yield from _check_field(recipe, data, fields[name], layers, rows)
-    yield from _check_targets(recipe, fields, wires, rows)
-    yield from _check_relative_errors(recipe, fields, wires, rows)
+    yield from _check_targets(recipe, fields, rows)
+    yield from _check_relative_errors(recipe, fields, rows)
 
 
-def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, list[LayerNode]]) -> None:
-    """Find the wires in `scope` (the model or a block) that carry unchanged values of fields, and the layers that read
-    them. The results are added to the two dicts.
-
-    `wires`: {wire: the fields whose values it carries}. `read`: {field: layers with weights that read its values}.
-    """
-    for node in scope.nodes:
-        arriving = {port: wires[wire] for port, wire in node.inputs.items() if wire in wires}
-        if not arriving:
-            continue
-        found = frozenset[str]().union(*arriving.values())
-        if isinstance(node, BlockNode):
-            inner: dict[Wire, frozenset[str]] = dict(arriving)
-            _follow(node.scope, inner, read)
-            wires |= {f"{node.name}:{name}": inner[wire] for name, wire in node.scope.outputs.items() if wire in inner}
-        elif isinstance(node, LayerNode) and node.layer.type in _WEIGHING:
-            for name in sorted(found):
-                read.setdefault(name, []).append(node)
-        elif _keeps(term_of(node), _SAME) or (isinstance(node, LayerNode) and node.layer.type == "dropout"):
-            wires[f"{node.name}:output"] = found
+def _find_values(frame: Frame, wires: Iterable[Wire]) -> set[str]:
+    """Return the names of the fields of which values consist: unchanged, reshaped or concatenated."""
+    return {source.wire for source in walk(frame, wires, _follow_values) if source.node is None}
 
 
-def _find_pictures(scope: Scope, untouched: Mapping[Wire, tuple[str, Span | None]]) -> Iterator[tuple[str, Span]]:
-    """Yield (field, span) for each field that a layer for images reads unchanged. `span`: place of this layer's input
-    in the recipe; if the layer is inside a block, the place of the outermost block's input.
-
-    `untouched`: {wire: (field, span)} for each wire (value between nodes) that is an unchanged field. Inside a block,
-    `span` is the place of the outermost block's input; in the model itself it is None.
-    """
-    seen = set[str]()
-    for node in scope.nodes:
-        for port, wire in node.inputs.items():
-            if wire not in untouched:
-                continue
-            name, outer = untouched[wire]
-            place = outer or node.input_spans.get(port, node.span)
-            found = [(name, place)] if isinstance(node, LayerNode) and node.layer.type in _OF_PICTURES else []
-            if isinstance(node, BlockNode):
-                found = list(_find_pictures(node.scope, {port: (name, place)}))
-            yield from (each for each in found if each[0] not in seen)
-            seen.update(each[0] for each in found)
+def _follow_values(source: Source) -> Iterable[Wire]:
+    node = source.node
+    term = None if node is None else term_of(node)
+    is_dropout = isinstance(node, LayerNode) and node.layer.type == "dropout"
+    return source.inputs.values() if is_dropout or (term is not None and is_made_by(term, _SAME)) else ()
 
 
-def _keeps(term: Term | None, names: frozenset[str]) -> bool:
-    if isinstance(term, Operation):
-        return term.name in names and all(_keeps(each, names) for each in term.operands)
-    return isinstance(term, Reference)
+def _find_pictures(scope: Scope) -> Mapping[str, Span]:
+    """Return {field: span} for each field that a layer for images reads unchanged. The span is that of the layer's
+    input or, for a layer inside a block, that of the block's input. If several layers read a field, it is the first."""
+    found: dict[str, Span] = {}
+    for frame, node in all_nodes(Frame(scope)):
+        if isinstance(node, LayerNode) and node.layer.type in _OF_PICTURES:
+            port, wire = next(iter(node.inputs.items()))
+            while ":" not in wire and frame.caller is not None and frame.outer is not None:
+                node, port, wire, frame = frame.caller, wire, frame.caller.inputs[wire], frame.outer
+            if ":" not in wire:
+                found.setdefault(wire, node.input_spans.get(port, node.span))
+    return found
 
 
 def _check_field(
@@ -192,17 +165,15 @@ def _is_row_index(name: str, values: np.ndarray) -> bool:
     return _ID.fullmatch(name) is not None or (is_dense and len(whole) >= _LEAST_IDS)
 
 
-def _check_targets(
-    recipe: Recipe, fields: Mapping[str, FieldSpec], wires: Mapping[Wire, frozenset[str]], rows: Sample
-) -> Iterator[Diagnostic]:
-    scope = recipe.model.scope
+def _check_targets(recipe: Recipe, fields: Mapping[str, FieldSpec], rows: Sample) -> Iterator[Diagnostic]:
+    scope, frame = recipe.model.scope, Frame(recipe.model.scope)
     for name, term in recipe.objective.losses.items():
         target = scope.outputs.get(term.target or "", term.target or "")
         made = scope.outputs.get(term.input, term.input)
         if term.component.type not in _DISTANCES:
             continue
         function = operation_of(scope, made) or ""
-        for field in [fields[each] for each in sorted(wires.get(target, {target})) if each in fields]:
+        for field in [fields[each] for each in sorted(_find_values(frame, [target])) if each in fields]:
             values = rows.first(field.name, _ROWS)
             if values is None or not len(values):
                 continue
@@ -212,7 +183,7 @@ def _check_targets(
                 if share > _OUT_OF_REACH:
                     place = recipe.span(("objective", "losses", name, "input"))
                     yield target_out_of_reach(place, term.input, function, field.name, share)
-            if not _is_from_layer(scope, made):
+            if not _is_from_layer(frame, made):
                 continue
             size = float(_root_mean_square(values.reshape(-1, 1))[0])
             if size >= _LARGE_TARGETS:
@@ -220,15 +191,13 @@ def _check_targets(
                 yield large_targets(place, field.name, name, size)
 
 
-def _check_relative_errors(
-    recipe: Recipe, fields: Mapping[str, FieldSpec], wires: Mapping[Wire, frozenset[str]], rows: Sample
-) -> Iterator[Diagnostic]:
-    scope = recipe.model.scope
+def _check_relative_errors(recipe: Recipe, fields: Mapping[str, FieldSpec], rows: Sample) -> Iterator[Diagnostic]:
+    scope, frame = recipe.model.scope, Frame(recipe.model.scope)
     for measure in measures_of(recipe):
         target = scope.outputs.get(measure.edges.target or "", measure.edges.target or "")
         if measure.component.type != "mape" or measure.edges.mask is not None:
             continue
-        for field in [fields[each] for each in sorted(wires.get(target, {target})) if each in fields]:
+        for field in [fields[each] for each in sorted(_find_values(frame, [target])) if each in fields]:
             values = rows.first(field.name, _ROWS)
             if values is not None and len(values):
                 found = as_in_the_file(field, np.asarray(values, np.float64))
@@ -237,15 +206,12 @@ def _check_relative_errors(
                     yield relative_error_around_zero(place, measure.name, field.name)
 
 
-def _is_from_layer(scope: Scope, wire: Wire) -> bool:
+def _is_from_layer(frame: Frame, wire: Wire) -> bool:
     """Return whether `wire` is the output of a layer with weights, perhaps reshaped or indexed. Return False if other
     functions are applied to it: `x * 50 + 10` may already convert it to the unit of the target."""
-    name, _, output = wire.partition(":")
-    node = next((node for node in scope.nodes if node.name == name), None)
-    if isinstance(node, BlockNode):
-        return output in node.scope.outputs and _is_from_layer(node.scope, node.scope.outputs[output])
+    frame, _, node, inputs = find_source(frame, wire)
     if node is not None and (term := term_of(node)) is not None:
-        return _keeps(term, _SHAPED | {INDEX}) and all(_is_from_layer(scope, each) for each in node.inputs.values())
+        return is_made_by(term, _SHAPED | {INDEX}) and all(_is_from_layer(frame, each) for each in inputs.values())
     return isinstance(node, LayerNode) and node.layer.type in _WEIGHING
 
 

@@ -23,7 +23,7 @@ from declarative_train.plan.checkpoint_files import PLAN, find_in_folder, find_r
 from declarative_train.plan.checks.parameters import weights_do_not_fit
 from declarative_train.plan.checks.samples import weights_without_statistics
 from declarative_train.recipe.model.tree import ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
-from declarative_train.recipe.model.walk import inputs_before
+from declarative_train.recipe.model.walk import Frame, inputs_before
 from declarative_train.recipe.recipe import Recipe, Weights
 
 Read = Callable[[str], bytes]
@@ -127,13 +127,13 @@ def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
         return tuple(recipe.data.fields)
     scope = recipe.model.scope
     loaded = [node for node in scope.nodes if _overlaps(node.path, weights.node)]
-    read = inputs_before(scope, [wire for node in loaded for wire in node.inputs.values()])
+    read = inputs_before(Frame(scope), [wire for node in loaded for wire in node.inputs.values()])
     after = _after(scope, {node.name for node in loaded})
     for term in recipe.objective.losses.values():
         wire = scope.outputs.get(term.input, term.input)
         if wire.partition(":")[0] in after and term.target is not None:
             target = scope.outputs.get(term.target, term.target)
-            read |= inputs_before(scope, [target])
+            read |= inputs_before(Frame(scope), [target])
     return tuple(name for name in recipe.data.fields if name in {wire.partition(".")[0] for wire in read})
 
 

@@ -28,7 +28,7 @@ from declarative_train.packs.text.checks.trained import (
 from declarative_train.packs.text.tokenizer import Tokenizer
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
-from declarative_train.recipe.model.walk import Frame, all_layers, inputs_before
+from declarative_train.recipe.model.walk import Frame, all_layers, all_nodes, inputs_before
 from declarative_train.recipe.recipe import Recipe
 
 _CUT, _ENDED = 0.1, 0.5  # fractions of texts
@@ -156,8 +156,8 @@ def _read_by_causal(scope: Scope, name: str) -> TokenSlice | None:
 def _check_kto(scope: Scope, packed: set[str]) -> Iterator[Diagnostic]:
     """Report each block `kto` with an input that is computed from packed texts. `packed`: names of the fields that are
     packed."""
-    for node in scope.nodes:
+    for frame, node in all_nodes(Frame(scope)):
         if isinstance(node, BlockNode) and node.block == "kto":
-            read = {name.partition(".")[0] for name in inputs_before(scope, node.inputs.values())} & packed
+            read = {name.partition(".")[0] for name in inputs_before(frame, node.inputs.values())} & packed
             if read:
                 yield packed_answers_in_kto(node.span, node.path, min(read))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -25,13 +25,16 @@ _PASSING = VIEWS | {"float"}
 
 @dataclass(frozen=True)
 class Frame:
-    """Graph of the model, or of a block that a node calls. `path`: path of this node; "" for the model. `inputs`:
-    {input of the block: wire in `outer`}. `outer`: the graph that contains the node; None for the model."""
+    """Graph of the model, or of a block. `caller`: the node that calls the block; its inputs are those of the block.
+    `outer`: the graph that contains this node. Both are None for the model."""
 
     scope: Scope
-    path: str = ""
-    inputs: Mapping[str, Wire] = field(default_factory=dict)
+    caller: ModelNode | None = None
     outer: Frame | None = None
+
+    @property
+    def path(self) -> str:
+        return "" if self.caller is None else self.caller.path
 
     @cached_property
     def nodes(self) -> Mapping[str, ModelNode]:
@@ -59,17 +62,16 @@ def find_source(frame: Frame, wire: Wire) -> Source:
     while True:
         name, colon, output = wire.partition(":")
         if colon:
-            node = frame.nodes[name]
-            path, inputs = node.path, node.inputs
+            node = caller = frame.nodes[name]
             while isinstance(node, ReuseNode):
                 node = frame.nodes[node.target]
             if not isinstance(node, BlockNode):
-                return Source(frame, wire, node, inputs)
-            frame, wire = Frame(node.scope, path, inputs, frame), node.scope.outputs[output]
-        elif frame.outer is None:
+                return Source(frame, wire, node, caller.inputs)
+            frame, wire = Frame(node.scope, caller, frame), node.scope.outputs[output]
+        elif frame.caller is None or frame.outer is None:
             return Source(frame, wire, None, {})
         else:
-            frame, wire = frame.outer, frame.inputs[name]
+            wire, frame = frame.caller.inputs[name], frame.outer
 
 
 def _all_inputs(source: Source) -> Iterable[Wire]:
@@ -92,10 +94,10 @@ def walk(
             waiting += [find_source(source.frame, wire) for wire in follow(source)]
 
 
-def inputs_before(scope: Scope, wires: Iterable[Wire]) -> set[str]:
-    """Return the inputs of the model `scope` from which `wires` are computed. A wire that is itself an input is in the
-    result."""
-    return {source.wire for source in walk(Frame(scope), wires) if source.node is None}
+def inputs_before(frame: Frame, wires: Iterable[Wire]) -> set[str]:
+    """Return the inputs of the model from which the values `wires` of the graph `frame` are computed. A value that is
+    itself an input of the model is in the result."""
+    return {source.wire for source in walk(frame, wires) if source.node is None}
 
 
 class Slice(NamedTuple):
@@ -151,7 +153,7 @@ def all_nodes(frame: Frame) -> Iterator[tuple[Frame, ModelNode]]:
     for node in frame.scope.nodes:
         yield frame, node
         if isinstance(node, BlockNode):
-            yield from all_nodes(Frame(node.scope, node.path, node.inputs, frame))
+            yield from all_nodes(Frame(node.scope, node, frame))
 
 
 def all_layers(scope: Scope) -> Iterator[LayerNode]:
