@@ -24,14 +24,15 @@ Diff:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, warning
 from declarative_train.core.span import Span
 from declarative_train.data.spec import DataSpec
 from declarative_train.plan.plan import ParameterPlan
-from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, ReuseNode, Scope, Wire
+from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, Scope, Wire
+from declarative_train.recipe.model.walk import Frame, Source, walk
 
 _ANSWERS = ("chosen", "rejected")
 _REFERENCES = {"dpo": ("chosen_reference", "rejected_reference"), "ipo": ("chosen_reference", "rejected_reference")}
@@ -152,28 +153,23 @@ def _follow(scope: Scope, reader: BlockNode, port: str, parameters: Sequence[Par
     """Return the fields and the nodes with parameters from which the input `port` of the node `reader` is computed. The
     result also says which of these nodes are trained through this input: those with a parameter that is not frozen, and
     with no `detach` before the input."""
-    nodes = {node.name: node for node in scope.nodes}
-    with_parameters = {item.name.partition(".")[0] for item in parameters}
+    wire, frame = reader.inputs[port], Frame(scope)
+    found = list(walk(frame, [wire]))
+    fields = frozenset(each.wire.partition(".")[0] for each in found if each.node is None)
+    read = _owners(found) & {item.name.partition(".")[0] for item in parameters}
     trained = {item.name.partition(".")[0] for item in parameters if not item.frozen}
-    fields, read, moved = set[str](), set[str](), set[str]()
-    waiting, seen = [(reader.inputs[port], True)], set[tuple[str, bool]]()
-    while waiting:
-        wire, has_gradient = waiting.pop()
-        name, colon, _ = wire.partition(":")
-        if not colon:
-            fields.add(name.partition(".")[0])
-            continue
-        if (name, has_gradient) in seen:
-            continue
-        seen.add((name, has_gradient))
-        node = nodes[name]
-        owner = node.target if isinstance(node, ReuseNode) else name
-        read |= {owner} & with_parameters
-        moved |= {owner} & trained if has_gradient else set()
-        stops = isinstance(node, ExpressionNode) and "detach" in node.expression.text
-        waiting += [(each, has_gradient and not stops) for each in node.inputs.values()]
-    name, _, output = reader.inputs[port].partition(":")
-    giver = nodes.get(name)
+    moved = _owners(walk(frame, [wire], _follow_gradient)) & trained
+    name, _, output = wire.partition(":")
+    giver = frame.nodes.get(name)
     kind = f"{giver.block}:{output}" if isinstance(giver, BlockNode) else ""
-    span = reader.input_spans.get(port, reader.span)
-    return _Side(reader.inputs[port], frozenset(fields), frozenset(read), frozenset(moved), kind, span)
+    return _Side(wire, fields, read, moved, kind, reader.input_spans.get(port, reader.span))
+
+
+def _owners(found: Iterable[Source]) -> frozenset[str]:
+    """Return the names of the nodes of the model that are or contain `found`."""
+    return frozenset(each.node.path.partition(".")[0] for each in found if each.node is not None)
+
+
+def _follow_gradient(source: Source) -> Iterable[Wire]:
+    stops = isinstance(source.node, ExpressionNode) and "detach" in source.node.expression.text
+    return () if stops else source.inputs.values()
