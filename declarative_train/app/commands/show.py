@@ -16,6 +16,7 @@ from declarative_train.core.machine import own_version
 from declarative_train.core.secrets import masked
 from declarative_train.recipe.flat_values import Leaf
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, Scope
+from declarative_train.recipe.model.walk import Frame, all_nodes
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.source.document import Document
 from declarative_train.source.writing import lines
@@ -87,23 +88,21 @@ def formula_lines(scope: Scope) -> list[str]:
 
     shipped, found = frozenset(list_shipped()), dict[str, list[str]]()
     for node in scope.nodes:
-        if isinstance(node, BlockNode) and node.block in shipped and (formulas := _formulas(node.scope)):
+        if isinstance(node, BlockNode) and node.block in shipped and (formulas := _formulas(node)):
             given = ", ".join(f"{name}: {value}" for name, value in node.params.items())
             title = f"{node.block}({', '.join(node.scope.inputs)})" + (f" with {given}" if given else "")
             found[title] = ["", f"{title}, in the language:", *(f"  {line}" for line in formulas)]
     return [line for each in found.values() for line in each]
 
 
-def _formulas(scope: Scope, prefix: str = "") -> list[str]:
+def _formulas(block: BlockNode) -> list[str]:
     """Return a line for each expression in a block, also in blocks inside it. Return [] if the block contains a
     layer."""
     found = []
-    for node in scope.nodes:
+    for _, node in all_nodes(Frame(block.scope)):
         if isinstance(node, ExpressionNode):
-            found.append(f"{prefix}{node.name}: {' '.join(node.scalar.text.split())}")
-        elif isinstance(node, BlockNode) and (inner := _formulas(node.scope, f"{prefix}{node.name}.")):
-            found += inner
-        else:
+            found.append(f"{node.path.removeprefix(f'{block.path}.')}: {' '.join(node.scalar.text.split())}")
+        elif not isinstance(node, BlockNode):
             return []
     return found
 

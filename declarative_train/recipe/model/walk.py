@@ -32,9 +32,10 @@ class Frame:
     caller: ModelNode | None = None
     outer: Frame | None = None
 
-    @property
+    @cached_property
     def path(self) -> str:
-        return "" if self.caller is None else self.caller.path
+        """Names of the nodes that call this graph and those around it, joined by dots."""
+        return "" if self.caller is None or self.outer is None else f"{self.outer.path}.{self.caller.name}"
 
     @cached_property
     def nodes(self) -> Mapping[str, ModelNode]:
