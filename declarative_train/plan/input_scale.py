@@ -88,8 +88,9 @@ def _follow_values(source: Source) -> Iterable[Wire]:
 
 
 def _find_pictures(scope: Scope) -> Mapping[str, Span]:
-    """Return {field: span} for each field that a layer for images reads unchanged. The span is that of the layer's
-    input or, for a layer inside a block, that of the block's input. If several layers read a field, it is the first."""
+    """Return {field: span} for each field that a layer for images reads unchanged. `span`: place of this layer's
+    input in the recipe; if the layer is inside a block, the place of the outermost block's input. If several layers
+    read a field, the first one counts."""
     found: dict[str, Span] = {}
     for frame, node in all_nodes(Frame(scope)):
         if isinstance(node, LayerNode) and node.layer.type in _OF_PICTURES:
