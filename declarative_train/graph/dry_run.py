@@ -170,7 +170,8 @@ class _Step:
         return torch.float64 if self.double and dtype.is_floating_point else dtype
 
     def _make_batch(self, rows: Values) -> dict[str, torch.Tensor]:
-        """Return the batch of the step: the fields `rows`, and the values that are computed from fields alone."""
+        """Return the batch of the step by name: the values `rows` of the fields, and the values that are computed from
+        fields alone."""
         values = {name: item.to(self._dtype(str(item.dtype).partition(".")[2])) for name, item in rows.items()}
         graph = self.lowered.batch_graph
         if graph.nodes:

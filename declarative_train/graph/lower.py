@@ -139,7 +139,8 @@ def _origin(scope: Scope, wire: str) -> WireOrigin:
 
 
 def _batch_name(batch_graph: Graph, wire: str) -> str:
-    """Return the name in the batch of a wire (a value in the model's graph): an output of `batch_graph`, or a field."""
+    """Return the name of a wire (a value in the model's graph) in batches: the name of an output of `batch_graph`, or
+    of a field."""
     return next((name for name, edge in batch_graph.outputs.items() if edge == wire), wire)
 
 

@@ -35,8 +35,7 @@ def nan_message(metric: str) -> str:
 
 
 class EvaluableModel(Protocol):
-    """Interface of a model that can be evaluated. An `Engine` has it, and so has a trained model that is not in a
-    run."""
+    """Interface of a model that can be evaluated: an `Engine`, or a trained model outside a run."""
 
     @property
     def device(self) -> torch.device: ...

@@ -20,8 +20,8 @@ EXACT = 2**53  # integers up to this are exact in float64, the dtype of integer 
 
 def describe(name: str, kind: Any, first: Any = None) -> Column | str:
     """Return the Column `name` for the Arrow type `kind`, or a text with the reason why the column cannot be read.
-    `first`: a value of the column, None if all are missing. If it is a list, its length becomes that of all lists in
-    the column."""
+    `first`: a value of the column, None if all are missing. If it is a list, all lists of the column must have its
+    length."""
     import pyarrow as pa
 
     types = pa.types

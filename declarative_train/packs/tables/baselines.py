@@ -224,7 +224,8 @@ def _score(
 
 
 def _mean_f1(answers: np.ndarray, found: np.ndarray) -> float:
-    """Return the mean F1 over all classes in `answers` or `found`."""
+    """Return the F1 score, averaged over all classes that occur. `answers`, `found`: true and predicted class of each
+    row."""
     scores = []
     for each in np.unique(np.concatenate([answers, found])):
         both = ((answers == each) & (found == each)).sum()

@@ -87,9 +87,8 @@ def external_root(run_dir: Path) -> str | None:
 
 
 def dir_notices(folder: str | None, run_dir: Path) -> list[str]:
-    """Return a notice if `checkpoint.dir` in the recipe was changed since the run began: the change has no effect,
-    because a run keeps its first folder for checkpoints. Otherwise return []. `folder`: value of `checkpoint.dir`
-    now."""
+    """Return a notice if `checkpoint.dir` in the recipe was changed since the run began, else []. The change has no
+    effect: a run keeps its first folder for checkpoints. `folder`: present value of `checkpoint.dir`."""
     root = external_root(run_dir)
     begins = None if root is None else root.rsplit("/", 3)[0]
     if begins == (None if folder is None else _absolute(folder)):

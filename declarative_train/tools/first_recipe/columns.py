@@ -40,7 +40,7 @@ class ColumnUse:
 
 
 def judge(table: Table, target: ColumnValues) -> Iterator[ColumnUse]:
-    """Yield how a first recipe uses each column of the table except the target, in the order of the table."""
+    """Yield how a first recipe uses each column of the table except the target. Unreadable columns come last."""
     for name, column in table.columns.items():
         if column.dtype == "bytes":
             yield ColumnUse(name, "left out", "files: images need a field of `type: image`")
