@@ -69,8 +69,8 @@ def describe(
     `offline`, if a source is on another machine.
 
     `floats`: dtype of floating-point fields without the key `dtype`. `inherited`: fields of an earlier run whose
-    statistics and class numbers are used. `read`: names that the model and the objective read. Additional outputs of a
-    field (`NAME.mask`) that are not among them are not made. None: all are made.
+    statistics and class numbers are used. `read`: names that the model and the objective read. Of the additional
+    outputs of a field (`NAME.mask`), only those in `read` are made; None: all are made.
     """
     draft = DataDraft(section, seed, span, floats, offline, inherited or {}, read)
     try:

@@ -26,7 +26,8 @@ _DOT = (31, 119, 180)
 
 
 def write_pictures(found: EvaluationResult, run_dir: Path) -> Path:
-    """Write the results to an event file, and return the folder of the file. Raises OSError."""
+    """Write the numbers and images of an evaluation to a TensorBoard event file, and return the folder of the file.
+    Raises OSError."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter

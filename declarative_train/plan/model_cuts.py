@@ -88,8 +88,8 @@ def _library_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
 
 
 def _heads(lowered: Lowered) -> dict[str, HeadKind]:
-    """Return {output: `vocabulary` or `gathered`} for the outputs with scores of many classes that a loss reads. It
-    says how the ranks of the `tensor` axis compute such scores if they divide the linear layer that gives them.
+    """Return {output: `vocabulary` or `gathered`} for the outputs with scores of many classes that a loss reads. The
+    value says how the ranks of the `tensor` axis compute the scores, if they divide the linear layer that gives them.
 
     `vocabulary`: each rank computes the scores of some classes, and its share of the loss. The loss must allow this,
     and no other loss or metric may read the output. `gathered`: every rank gathers the scores of all classes.

@@ -143,8 +143,8 @@ def _overlaps(path: str, node: str) -> bool:
 
 
 def _after(scope: Scope, names: set[str]) -> set[str]:
-    """Return the nodes `names` and the nodes that read them and have no parameters, directly or through other such
-    nodes. Also return the `reuse` nodes that call a returned node again."""
+    """Return `names`, and the names of all nodes without parameters that read a returned node. Also return the names of
+    `reuse` nodes that call a returned node again."""
     found = set(names)
     for node in scope.nodes:
         reads = {wire.partition(":")[0] for wire in node.inputs.values()}

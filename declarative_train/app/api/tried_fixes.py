@@ -119,9 +119,9 @@ def _helps(wrong: Diagnostic, before: list[Diagnostic], left: list[Diagnostic]) 
     """Return whether an edit removes the diagnostic `wrong` and causes no new one. `before`, `left`: all diagnostics
     before and after the edit.
 
-    Two kinds of new diagnostics are allowed. If `wrong` is a YAML error, other errors are, because the recipe could not
-    be checked before. If `wrong` is a value of the wrong type (S003), missing keys (S002) are, because the right value
-    may be a mapping.
+    Some new diagnostics are allowed. If `wrong` is a YAML error: all except YAML errors, because the recipe could not
+    be checked before. If `wrong` is a value of the wrong type (S003): missing keys (S002), because the right value may
+    be a mapping.
     """
     old, new = Counter(map(_key, before)), Counter(map(_key, left))
     if new[_key(wrong)] >= old[_key(wrong)]:

@@ -96,8 +96,8 @@ class StoredArray(NamedTuple):
 class ArrayTable(Table):
     """Table whose columns are the arrays of files. Arrays of the same name in several files are concatenated by rows.
 
-    `pieces`: for each file, {name: array}, with the reason as text in place of an array that cannot be a column. In
-    each file, the number of rows is that of most arrays. Arrays with another number, such as a mean, are left out.
+    `pieces`: for each file, {name: array}, with the reason as text in place of an array that cannot be a column. A file
+    has as many rows as most of its arrays. Arrays with another number of rows, such as a mean, are left out.
     """
 
     def __init__(self, files: Sequence[str], pieces: Sequence[Mapping[str, StoredArray | str]]) -> None:

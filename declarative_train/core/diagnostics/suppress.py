@@ -40,8 +40,8 @@ def suppress(
     nothing. Comments cannot hide errors.
 
     `texts`: {path: text} of the files in which comments are searched. `checked`: prefixes of the codes whose checks
-    have run; None: all. A comment is reported as unused only if its check has run. If there is an error, no comment is,
-    because later checks did not run.
+    have run; None: all. A comment is not reported as unused if its check has not run. After an error, no comment is
+    reported as unused, because later checks have not run.
     """
     found = list(diagnostics)
     left: list[Diagnostic] = []

@@ -48,9 +48,8 @@ class ContextRanks:
         return self._peers.exchange(x, sent, received)
 
     def places(self, num_own: int, device: torch.device) -> Tensor:
-        """Return the position in the whole sequence of each token that this rank has, (T / N,). `num_own`: number of
-        tokens that this rank has, T / N.
-        """
+        """Return, for each token of this rank, its position in the whole sequence. `num_own`: number of tokens of this
+        rank, which is the length of the result."""
         chunk = num_own // 2
         return torch.cat([torch.arange(first, first + chunk, device=device) for first in self.firsts(chunk)])
 

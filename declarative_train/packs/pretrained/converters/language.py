@@ -105,8 +105,9 @@ def read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
-    """Return a copy of `config` with the rotary positions of `params`, in the new form (`rope_parameters`) and the old
-    one (`rope_theta`, `rope_scaling`). If the scaling changes, `max_position_embeddings` is changed too."""
+    """Return a copy of transformers' `config` with the rotary settings in `params`, under the new key
+    (`rope_parameters`) and the old keys (`rope_theta`, `rope_scaling`). With another scaling than in `config`,
+    `max_position_embeddings` changes too."""
     scaling, before = params["rotary_scaling"], read_rotary(config)["rotary_scaling"]
     scaled: dict[str, object] | None = None
     if isinstance(scaling, Mapping):
