@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 def of_pairs(transforms: Sequence[Transform]) -> Iterator[tuple[int, PairTransform]]:
     """Yield (index in the list, transform) for the transforms that mix pairs of samples."""
-    for place, transform in enumerate(transforms):
+    for number, transform in enumerate(transforms):
         if isinstance(transform, PairTransform):
-            yield place, transform
+            yield number, transform
 
 
 def mixing_types(spec: DataSpec) -> Iterator[tuple[int, str]]:
     """Yield (index among the transforms, type) for each transform of a DataSpec that mixes pairs of samples."""
-    for place, each in enumerate(spec.transforms):
+    for number, each in enumerate(spec.transforms):
         if each["type"] in TRANSFORMS and TRANSFORMS[str(each["type"])].of_pairs:
-            yield place, str(each["type"])
+            yield number, str(each["type"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class PairMixer:
         chosen = uniform(numbers, key_of("pairs", self.seed, batch.epoch))
         tensors, begin, others = dict(batch.tensors), 0.0, dict[str, "torch.Tensor"]()
         index = torch.from_numpy(partner)
-        for (place, entry), fields in zip(self.entries, self.fields, strict=True):
+        for (number, entry), fields in zip(self.entries, self.fields, strict=True):
             end = begin + entry.p
             acts = (partner != rows) & (chosen >= begin) & ((chosen < end) | (end > 1 - 1e-9))
             begin = end
@@ -80,7 +80,7 @@ class PairMixer:
                 if name not in others:
                     values = batch.tensors[name]
                     others[name] = values.index_select(0, index.to(values.device))
-            key = key_of("transform", self.seed, batch.epoch, place)
+            key = key_of("transform", self.seed, batch.epoch, number)
             tensors |= entry.mix(tensors, others, fields, numbers, acts, key)
         return replace(batch, tensors=tensors)
 
@@ -98,34 +98,34 @@ def check_transforms(
     if whole > 1 + 1e-9:
         message = f"the shares `p` of entries that mix add up to {whole:g}, but at most one acts on a sample"
         yield (entries[-1][0], "p"), ShapeError(message, help=f"give each {1 / len(entries):.2g}")
-    for place, entry in entries:
-        later = next((each for each in transforms[place + 1 :] if not isinstance(each, PairTransform)), None)
+    for number, entry in entries:
+        later = next((each for each in transforms[number + 1 :] if not isinstance(each, PairTransform)), None)
         if later is not None:
             message = f"`{entry.type}` mixes finished samples, but `{later.type}` follows it"
-            yield (place, "type"), ShapeError(message, help="put it at the end of the list")
-        yield from _of_names(place, entry, specs, pictures)
+            yield (number, "type"), ShapeError(message, help="put it at the end of the list")
+        yield from _of_names(number, entry, specs, pictures)
 
 
 def _of_names(
-    place: int, entry: PairTransform, specs: Mapping[str, TensorSpec], pictures: Sequence[str]
+    number: int, entry: PairTransform, specs: Mapping[str, TensorSpec], pictures: Sequence[str]
 ) -> Iterator[tuple[tuple[int | str, ...], ShapeError]]:
     for at, name in enumerate(entry.fields or ()):
         if name in entry.labels:
-            yield (place, "fields", at), ShapeError(f"`{name}` is also in `labels`", help="name it once")
+            yield (number, "fields", at), ShapeError(f"`{name}` is also in `labels`", help="name it once")
         elif entry.of_pictures and name in specs and name not in pictures:
             message = f"`{name}` is not a field of images, but `{entry.type}` pastes parts of images"
-            yield (place, "fields", at), ShapeError(message, help="use fields of `type: image`, or `mixup`")
+            yield (number, "fields", at), ShapeError(message, help="use fields of `type: image`, or `mixup`")
     for key in ("fields", "labels"):
         for at, name in enumerate(getattr(entry, key) or ()):
             is_pasted = key == "fields" and entry.of_pictures and name in pictures
             if name in specs and not specs[name].is_floating and not is_pasted:
                 message = f"`{name}` is {specs[name].dtype}, whose values cannot be averaged"
                 hint = "for classes: `type: category, one_hot: true`; for numbers: `dtype: float32`"
-                yield (place, key, at), ShapeError(message, help=hint)
+                yield (number, key, at), ShapeError(message, help=hint)
     sizes = {name: specs[name].shape[-2:] for name in entry.fields or pictures if name in specs and name in pictures}
     if entry.of_pictures and len(set(sizes.values())) > 1:
         said = " and ".join(f"`{name}` {size[0]} x {size[1]}" for name, size in sizes.items())
         yield (
-            (place, "type"),
+            (number, "type"),
             ShapeError(f"images that share a rectangle must have the same size: {said}", help="list one field"),
         )

@@ -26,7 +26,7 @@ from declarative_train.data.field_reader import (
 )
 from declarative_train.data.lazy_fields import NO_TRANSFORMS, LazyFieldError, LazyValues, TransformChain
 from declarative_train.data.length_buckets import find_bucket_ids
-from declarative_train.data.rows import RowRange, SetRows, Windows
+from declarative_train.data.rows import RowRange, RowWindows, SetRows
 from declarative_train.data.skipping import LOG, Skipped, Skips
 from declarative_train.data.statistics import StatisticsCache
 from declarative_train.files.open_files import is_remote
@@ -56,7 +56,7 @@ class PreparedSet:
     name: str
     table: Table
     rows: SetRows
-    windows: Windows | None
+    windows: RowWindows | None
     parts: tuple[FieldReader, ...]
     held: dict[str, np.ndarray] | None
     chain: TransformChain = NO_TRANSFORMS
@@ -171,14 +171,14 @@ class PreparedSet:
             return {}
         if self.windows is not None and self.held is None and isinstance(self.rows, RowRange):
             return self._read_windows(self.windows.starts(samples) + self.rows.start, self.windows.length, parts)
-        places = np.asarray(samples, np.int64)
+        indices = np.asarray(samples, np.int64)
         length = 1 if self.windows is None else self.windows.length
         if self.windows is not None:
-            places = (self.windows.starts(places)[:, None] + np.arange(length)).ravel()
+            indices = (self.windows.starts(indices)[:, None] + np.arange(length)).ravel()
         if self.held is not None:
-            values = {part.name: self.held[part.name][places] for part in parts}
+            values = {part.name: self.held[part.name][indices] for part in parts}
         else:
-            values = convert_rows(self.table, self.rows.at(places), parts)
+            values = convert_rows(self.table, self.rows.at(indices), parts)
         if self.windows is None:
             return values
         whole = {name: array.reshape(len(samples), length, *array.shape[1:]) for name, array in values.items()}
@@ -198,8 +198,8 @@ class PreparedSet:
             try:
                 made = part.values(flat)
             except BadValueError as error:
-                sample, place = divmod(error.row, inner[0] if inner else 1)
-                row = starts[sample] + np.arange(length)[part.cut][place] if inner else starts[sample] + part.cut
+                sample, index = divmod(error.row, inner[0] if inner else 1)
+                row = starts[sample] + np.arange(length)[part.cut][index] if inner else starts[sample] + part.cut
                 raise BadSampleError(part, int(row), error) from error
             found[part.name] = made.reshape(len(starts), *inner, *made.shape[1:])
         return found
@@ -209,7 +209,7 @@ def prepare(
     name: str,
     table: Table,
     rows: SetRows,
-    windows: Windows | None,
+    windows: RowWindows | None,
     every: tuple[FieldReader, ...],
     hold_bytes: int = HOLD_BYTES,
     chain: TransformChain | None = None,
@@ -305,14 +305,14 @@ def check_lazy_fields(
                 break
             first = rows.at(np.arange(begin, min(len(rows), begin + step)))
             given = LazyValues.of(part.field, part.columns, table.read(column_names([part]), first))
-            for place in range(len(first)):
+            for index in range(len(first)):
                 try:
-                    left -= chain.glance(given, place, whole=left > 0)
+                    left -= chain.glance(given, index, whole=left > 0)
                 except BadValueError as error:
                     if skips is None:
-                        raise BadSampleError(part, int(first[place]), error) from error
-                    if skips.add(int(first[place])):
-                        skips.left_out.append(Skipped(name, table.place(int(first[place])), str(error)))
+                        raise BadSampleError(part, int(first[index]), error) from error
+                    if skips.add(int(first[index])):
+                        skips.left_out.append(Skipped(name, table.place(int(first[index])), str(error)))
 
 
 def _with(

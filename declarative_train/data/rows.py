@@ -1,5 +1,9 @@
-"""Rows of a set: their row numbers (indices in the table), stored in little memory; and samples that are windows of
-consecutive rows. In this module, the place of a row is its index within the set."""
+"""Rows of a set, and samples that are windows of consecutive rows.
+
+A row has an index in the set, and a *row number*, its index in the table. For example, the set with the last 3 of 10
+rows is RowRange(7, 10): its row with the index 0 has the row number 7. With windows of 2 rows and stride 1, the set has
+2 samples, which begin at the indices 0 and 1. The row numbers of a large set are computed, not stored.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +23,27 @@ from declarative_train.data.spec import WindowSpec
 
 
 class SetRows(ABC):
-    """Rows of a set: for each index in the set, the row number in the table. Arguments `places` are such indices."""
+    """Rows of a set: for each index in the set, the row number (the index in the table)."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the row numbers in the table (int64) of some rows of the set. `places`: their indices in the set."""
+    def at(self, indices: np.ndarray) -> np.ndarray:
+        """Return the row numbers (int64) of the set's rows with these `indices`."""
 
     @abstractmethod
     def between(self, start: int, stop: int) -> slice | np.ndarray:
-        """Return which rows of the table are the rows `start` to `stop` - 1 of the set, as a slice or as an array of
-        row numbers."""
+        """Return the row numbers of the set's rows with the indices `start` to `stop` - 1, as a slice or an array."""
 
     def chunks(self, size: int) -> Iterator[tuple[int, slice | np.ndarray]]:
         """Yield (index in the set of the first row, row numbers) for each chunk of at most `size` rows."""
         for start in range(0, len(self), size):
             yield start, self.between(start, min(start + size, len(self)))
 
-    def pick(self, places: np.ndarray) -> SetRows:
-        return RowList(self.at(places))
+    def pick(self, indices: np.ndarray) -> SetRows:
+        """Return the set that has only the rows with these `indices`, which ascend."""
+        return RowList(self.at(indices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,8 @@ class RowRange(SetRows):
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def at(self, places: np.ndarray) -> np.ndarray:
-        return np.asarray(places, np.int64) + self.start
+    def at(self, indices: np.ndarray) -> np.ndarray:
+        return np.asarray(indices, np.int64) + self.start
 
     def between(self, start: int, stop: int) -> slice:
         return slice(self.start + start, self.start + stop)
@@ -68,8 +72,8 @@ class RowList(SetRows):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def at(self, places: np.ndarray) -> np.ndarray:
-        found: np.ndarray = self.numbers[places]
+    def at(self, indices: np.ndarray) -> np.ndarray:
+        found: np.ndarray = self.numbers[indices]
         return found
 
     def between(self, start: int, stop: int) -> np.ndarray:
@@ -92,13 +96,13 @@ class RowChain(SetRows):
     def __len__(self) -> int:
         return sum(map(len, self.pieces))
 
-    def at(self, places: np.ndarray) -> np.ndarray:
-        places, begins = np.asarray(places, np.int64), self.begins
-        piece = np.searchsorted(begins, places, side="right") - 1
-        found = np.empty(len(places), np.int64)
+    def at(self, indices: np.ndarray) -> np.ndarray:
+        indices, begins = np.asarray(indices, np.int64), self.begins
+        piece = np.searchsorted(begins, indices, side="right") - 1
+        found = np.empty(len(indices), np.int64)
         for each in np.unique(piece).tolist():
             mine = piece == each
-            found[mine] = self.pieces[each].at(places[mine] - begins[each]) + self.firsts[each]
+            found[mine] = self.pieces[each].at(indices[mine] - begins[each]) + self.firsts[each]
         return found
 
     def between(self, start: int, stop: int) -> slice | np.ndarray:
@@ -113,11 +117,9 @@ class RowChain(SetRows):
         listed = [np.arange(each.start, each.stop) if isinstance(each, slice) else each for each in found]
         return np.concatenate(listed) if listed else np.empty(0, np.int64)
 
-    def pick(self, places: np.ndarray) -> SetRows:
-        """Return the rows at some indices of this set, as a RowChain with one piece per table. `places`: the indices,
-        ascending."""
-        cuts = np.searchsorted(places, self.begins[1:-1])
-        parts = zip(self.pieces, np.split(places, cuts), self.begins.tolist(), strict=False)
+    def pick(self, indices: np.ndarray) -> SetRows:
+        cuts = np.searchsorted(indices, self.begins[1:-1])
+        parts = zip(self.pieces, np.split(indices, cuts), self.begins.tolist(), strict=False)
         return RowChain(tuple(piece.pick(mine - begin) for piece, mine, begin in parts), self.firsts)
 
 
@@ -134,8 +136,8 @@ class RowDraw(SetRows):
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def at(self, places: np.ndarray) -> np.ndarray:
-        return self.base.at(permute(self.key, np.asarray(places, np.int64) + self.start, len(self.base)))
+    def at(self, indices: np.ndarray) -> np.ndarray:
+        return self.base.at(permute(self.key, np.asarray(indices, np.int64) + self.start, len(self.base)))
 
     def between(self, start: int, stop: int) -> np.ndarray:
         return self.at(np.arange(start, stop))
@@ -181,13 +183,13 @@ class RowShare(SetRows):
         found: np.ndarray = self.counts[np.searchsorted(self.starts, np.minimum(rows, self.starts[-1]))]
         return found
 
-    def at(self, places: np.ndarray) -> np.ndarray:
-        places = np.asarray(places, np.int64)
-        block = np.searchsorted(self.counts, places, side="right") - 1
-        found = np.empty(len(places), np.int64)
+    def at(self, indices: np.ndarray) -> np.ndarray:
+        indices = np.asarray(indices, np.int64)
+        block = np.searchsorted(self.counts, indices, side="right") - 1
+        found = np.empty(len(indices), np.int64)
         for each in np.unique(block).tolist():
             mine = block == each
-            found[mine] = self._of_block(each)[places[mine] - self.counts[each]]
+            found[mine] = self._of_block(each)[indices[mine] - self.counts[each]]
         return found
 
     def between(self, start: int, stop: int) -> np.ndarray:
@@ -207,14 +209,14 @@ class RowShare(SetRows):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Windows:
+class RowWindows:
     """Samples that are windows of `length` consecutive rows of a set.
 
-    The set is divided into runs (ranges of rows), and each window is within one run. Window k of a run, from 0, begins
-    `k * stride` rows after the start of the run.
+    The set is divided into segments of consecutive rows, and each window is within one segment. Window k of a segment,
+    from 0, begins `k * stride` rows after the start of the segment.
 
-    begins   (runs,) index in the set at which each run begins
-    counts   (runs + 1,) for each run, the number of samples in all runs before it; last, the number of all samples
+    begins   (segments,) index in the set at which each segment begins
+    counts   (segments + 1,) number of samples in all segments before each segment; last, the number of all samples
     """
 
     length: int
@@ -229,8 +231,8 @@ class Windows:
         """Return, for each of `samples`, the index in the set of its first row, int64."""
         if len(self.begins) == 1:
             return np.asarray(samples * np.int64(self.stride) + self.begins[0])
-        run = np.searchsorted(self.counts, samples, side="right") - 1
-        found: np.ndarray = self.begins[run] + (samples - self.counts[run]) * self.stride
+        segment = np.searchsorted(self.counts, samples, side="right") - 1
+        found: np.ndarray = self.begins[segment] + (samples - self.counts[segment]) * self.stride
         return found
 
 
@@ -269,14 +271,14 @@ def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tupl
     return order + first, sizes
 
 
-def make_windows(rows: SetRows, window: WindowSpec, order: RowOrder) -> tuple[SetRows, Windows]:
+def make_windows(rows: SetRows, window: WindowSpec, order: RowOrder) -> tuple[SetRows, RowWindows]:
     """Return (rows, windows): the rows of a set in the order that its windows need, and the windows. A window never
     contains rows of two groups, or rows on both sides of a row of another set."""
     if order.order is None or order.sizes is None:
         if isinstance(rows, RowChain):
             return _chain_windows(rows, window, order)
         if isinstance(rows, RowRange):
-            return rows, _in_runs(window, np.zeros(1, np.int64), np.asarray([len(rows)]))
+            return rows, _divide_segments(window, np.zeros(1, np.int64), np.asarray([len(rows)]))
         ranks = rows.at(np.arange(len(rows)))
         breaks = np.flatnonzero(np.diff(ranks) != 1) + 1
     else:
@@ -287,21 +289,24 @@ def make_windows(rows: SetRows, window: WindowSpec, order: RowOrder) -> tuple[Se
         rows = RowList(order.order[ranks])
         breaks = np.flatnonzero((np.diff(ranks) != 1) | (np.diff(group) != 0)) + 1
     begins = np.concatenate([[0], breaks])
-    return rows, _in_runs(window, begins, np.diff(np.append(begins, len(rows))))
+    return rows, _divide_segments(window, begins, np.diff(np.append(begins, len(rows))))
 
 
-def _chain_windows(rows: RowChain, window: WindowSpec, order: RowOrder) -> tuple[SetRows, Windows]:
+def _chain_windows(rows: RowChain, window: WindowSpec, order: RowOrder) -> tuple[SetRows, RowWindows]:
     """Return the rows and the windows of a set of a mixture. Each source is treated separately, so that no window has
     rows of two sources."""
     found = [make_windows(piece, window, order) for piece in rows.pieces]
     before = np.cumsum([0, *(int(windows.counts[-1]) for _, windows in found)])
-    begins = [windows.begins + place for (_, windows), place in zip(found, rows.begins, strict=False)]
+    begins = [windows.begins + begin for (_, windows), begin in zip(found, rows.begins, strict=False)]
     counts = [windows.counts[:-1] + start for (_, windows), start in zip(found, before, strict=False)]
-    whole = Windows(window.length, window.stride, np.concatenate(begins), np.append(np.concatenate(counts), before[-1]))
+    whole = RowWindows(
+        window.length, window.stride, np.concatenate(begins), np.append(np.concatenate(counts), before[-1])
+    )
     return RowChain(tuple(piece for piece, _ in found), rows.firsts), whole
 
 
-def _in_runs(window: WindowSpec, begins: np.ndarray, lengths: np.ndarray) -> Windows:
+def _divide_segments(window: WindowSpec, begins: np.ndarray, lengths: np.ndarray) -> RowWindows:
+    """Return the windows in segments with these `lengths`, which begin at the indices `begins` of the set."""
     fits = lengths >= window.length
     counts = (lengths[fits] - window.length) // window.stride + 1
-    return Windows(window.length, window.stride, begins[fits], np.concatenate([[0], np.cumsum(counts)]))
+    return RowWindows(window.length, window.stride, begins[fits], np.concatenate([[0], np.cumsum(counts)]))

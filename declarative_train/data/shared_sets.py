@@ -32,7 +32,7 @@ from declarative_train.core.amounts import format_count
 from declarative_train.data.field_reader import BadSampleError, columns_of, make_reader
 from declarative_train.data.lazy_fields import TransformChain, TransformError
 from declarative_train.data.prepared_set import HOLD_BYTES, PreparedSet, prepare
-from declarative_train.data.rows import RowRange, SetRows, Windows, row_order
+from declarative_train.data.rows import RowRange, RowWindows, SetRows, row_order
 from declarative_train.data.shuffle import max_held_bytes_of_others
 from declarative_train.data.skipping import Skips
 from declarative_train.data.source import arrange_rows, find_usable_rows, open_table
@@ -130,7 +130,7 @@ def _prepare_all(spec: DataSpec) -> dict[str, PreparedSet]:
 def _prepare_one(
     wanted: SetSpec,
     table: Table,
-    rows: tuple[SetRows, Windows | None],
+    rows: tuple[SetRows, RowWindows | None],
     fields: list[tuple[FieldSpec, Field]],
     window: WindowSpec | None,
     chain: TransformChain,
@@ -236,10 +236,10 @@ def _write_pieces(pieces: Sequence[memoryview]) -> Offer:
     return Offer(os.getpid(), file, mark, ends)
 
 
-def _write(file: int, piece: memoryview, place: int) -> None:
+def _write(file: int, piece: memoryview, offset: int) -> None:
     while piece.nbytes:
-        done = os.pwrite(file, piece[:_AT_ONCE], place)
-        piece, place = piece[done:], place + done
+        done = os.pwrite(file, piece[:_AT_ONCE], offset)
+        piece, offset = piece[done:], offset + done
 
 
 def _read(made: Offer) -> dict[str, PreparedSet]:
@@ -256,8 +256,8 @@ def _read(made: Offer) -> dict[str, PreparedSet]:
     return found
 
 
-def _align(place: int) -> int:
-    return -(-place // _ALIGNED) * _ALIGNED
+def _align(offset: int) -> int:
+    return -(-offset // _ALIGNED) * _ALIGNED
 
 
 class _ClosedTable(Table):
@@ -351,10 +351,10 @@ class Sample:
         its first row."""
         for each, chosen in zip(self._sets, self._samples, strict=True):
             if row < len(chosen):
-                places = chosen[row : row + 1]
+                indices = chosen[row : row + 1]
                 if each.windows is not None:
-                    places = each.windows.starts(places)
-                where = each.table.place(int(each.rows.at(places)[0]))
+                    indices = each.windows.starts(indices)
+                where = each.table.place(int(each.rows.at(indices)[0]))
                 return where if each.name == "training" else f"{where}, in {each.name}"
             row -= len(chosen)
         raise IndexError(row)

@@ -23,7 +23,7 @@ from declarative_train.components.counter_rng import key_of
 from declarative_train.components.data import Table
 from declarative_train.data.order import permute, shuffle_all
 from declarative_train.data.prepared_set import HOLD_BYTES, PreparedSet
-from declarative_train.data.rows import RowChain, RowList, RowRange, RowShare, SetRows, Windows
+from declarative_train.data.rows import RowChain, RowList, RowRange, RowShare, RowWindows, SetRows
 from declarative_train.data.spec import BlockShuffleSpec
 
 STREAMS = 32  # at most, if the recipe sets no number
@@ -309,7 +309,7 @@ def choose_block_shuffle(training: PreparedSet, window: int | None, streams: int
     return fit_block_shuffle(num_samples, len(starts) - 1, -(-size // num_samples), window, streams)
 
 
-def max_held_bytes(table: Table, rows: SetRows, windows: Windows | None, window: int | None) -> int:
+def max_held_bytes(table: Table, rows: SetRows, windows: RowWindows | None, window: int | None) -> int:
     """Return the largest size in bytes with which a set is kept in memory. It is 0 if the set can be read in blocks and
     is larger than the shuffle window: then the set is read in blocks. `window`: size of the shuffle window in samples,
     if the recipe sets it."""
@@ -333,7 +333,7 @@ def block_starts(prepared: PreparedSet) -> np.ndarray | None:
     return found if found is None or not prepared.table.blocks_may_be_cut else divide_blocks(found, MAX_BLOCK_SAMPLES)
 
 
-def find_blocks(table: Table, rows: SetRows, windows: Windows | None) -> np.ndarray | None:
+def find_blocks(table: Table, rows: SetRows, windows: RowWindows | None) -> np.ndarray | None:
     """Return (blocks + 1,) int64: the index in the set of the first sample of each block, then the number of all
     samples.
 
@@ -346,7 +346,7 @@ def find_blocks(table: Table, rows: SetRows, windows: Windows | None) -> np.ndar
     return None if first_rows is None else np.unique(samples_before(first_rows, windows))
 
 
-def samples_before(rows: np.ndarray, windows: Windows | None) -> np.ndarray:
+def samples_before(rows: np.ndarray, windows: RowWindows | None) -> np.ndarray:
     """Return how many samples begin before each of `rows` (indices of rows in a set). `windows`: the windows of the
     set; None: each row is a sample."""
     if windows is None or not len(windows.begins):

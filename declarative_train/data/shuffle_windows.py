@@ -19,7 +19,7 @@ from declarative_train.components.data import Table
 from declarative_train.data.field_reader import BadSampleError, FieldReader, column_names, failing, in_row, values_of
 from declarative_train.data.lazy_fields import LazyValues
 from declarative_train.data.prepared_set import PreparedSet, storage_dtype
-from declarative_train.data.rows import Windows
+from declarative_train.data.rows import RowWindows
 from declarative_train.data.shuffle import BlockRange, BlockShuffle, ShuffleWindow
 from declarative_train.data.skipping import LOG, Skipped
 from declarative_train.data.tensor_sets import as_data_error
@@ -375,7 +375,7 @@ class _BlockRows:
     num_rows: int
     first: int
     count: int
-    windows: Windows | None
+    windows: RowWindows | None
 
     @classmethod
     def of(cls, prepared: PreparedSet, samples: BlockRange) -> _BlockRows:

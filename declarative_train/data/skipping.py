@@ -168,11 +168,11 @@ def find_complete_rows(
         for start, numbers in each.chunks(_CHUNK):
             read = table.read(list(asked), numbers)
             missing = {column: _missing(values) for column, values in read.items()}
-            places = np.flatnonzero(np.logical_or.reduce(list(missing.values())))
-            lacking.append(places + start)
-            for place in places.tolist():
-                column = next(column for column, lacks in missing.items() if lacks[place])
-                row = int(each.at(np.asarray([start + place]))[0])
+            indices = np.flatnonzero(np.logical_or.reduce(list(missing.values())))
+            lacking.append(indices + start)
+            for index in indices.tolist():
+                column = next(column for column, lacks in missing.items() if lacks[index])
+                row = int(each.at(np.asarray([start + index]))[0])
                 odd = getattr(table, "odd", {}).get(column, {}).get(row)
                 why = f"`{column}` is missing" if odd is None else f"`{column}` is `{odd:.40}`, not a number"
                 skipped[name].append(Skipped(name, table.place(row), why))

@@ -20,7 +20,7 @@ from declarative_train.data.checks.files import plugin_data_not_run, remote_sour
 from declarative_train.data.checks.values import column_does_not_fit
 from declarative_train.data.diagnostics import DataDraft, Place, name_odd_value, source_problem
 from declarative_train.data.field_reader import base_of, columns_of
-from declarative_train.data.rows import RowOrder, SetRows, Windows, make_windows
+from declarative_train.data.rows import RowOrder, RowWindows, SetRows, make_windows
 from declarative_train.data.skipping import Skipped, convert_to_numbers, find_complete_rows
 from declarative_train.data.spec import FileRecord, WindowSpec
 from declarative_train.files.folders import files_below, list_remote, stamp_from_listing
@@ -76,13 +76,13 @@ def _parts(section: DataSection) -> Iterator[tuple[str, Path, Component]]:
         yield "source", ("data", "source") if name is None else ("data", "split", name, "source"), source
     for name, field in section.fields.items():
         yield "field", ("data", "fields", name), field
-    for place, transform in enumerate(section.transforms):
-        yield "transform", ("data", "transforms", place), transform
+    for number, transform in enumerate(section.transforms):
+        yield "transform", ("data", "transforms", number), transform
 
 
 def arrange_rows(
     rows: Mapping[str, SetRows], window: WindowSpec | None, order: RowOrder
-) -> dict[str, tuple[SetRows, Windows | None]]:
+) -> dict[str, tuple[SetRows, RowWindows | None]]:
     """Return {set: (rows, windows)}. With `window`, rows are in the order in which windows are cut from them. If
     `window` is None, each row is a sample: the rows are unchanged and `windows` is None."""
     if window is None:

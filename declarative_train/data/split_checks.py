@@ -27,7 +27,7 @@ from declarative_train.data.checks.samples import (
     split_does_not_fit,
 )
 from declarative_train.data.diagnostics import DataDraft, Place
-from declarative_train.data.rows import RowChain, RowOrder, RowRange, SetRows, Windows, row_order
+from declarative_train.data.rows import RowChain, RowOrder, RowRange, RowWindows, SetRows, row_order
 from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.data.source import arrange_rows, find_usable_rows
 from declarative_train.data.spec import DataSpec, FieldSpec, WindowSpec
@@ -47,7 +47,7 @@ class RowsOfSet:
     source: str | None
     table: Table
     rows: SetRows
-    windows: Windows | None
+    windows: RowWindows | None
 
 
 def divide(draft: DataDraft, tables: Mapping[str | None, Table]) -> dict[str, RowsOfSet] | None:

@@ -79,24 +79,24 @@ class StatisticsCache:
         """Return the statistics of the fields `parts`, and an error for each field that has none. They come from the
         cache or, if it does not have them, from `measure`, whose result is stored if it has no errors. `may_keep`:
         False means that the cache is neither read nor written."""
-        place = self._place("statistics", parts) if may_keep else None
-        kept: Statistics | None = load(place)
+        path = self._path("statistics", parts) if may_keep else None
+        kept: Statistics | None = load(path)
         if kept is not None:
             return kept, {}
         found, problems = measure()
         if not problems:
-            save(place, found)
+            save(path, found)
         return found, problems
 
     def check_once(self, parts: Sequence[FieldReader], look: Callable[[], None]) -> None:
         """Check the values of the fields `parts` by calling `look`, unless the cache shows that an earlier check of the
         same values succeeded."""
-        place = self._place("looked", parts)
-        if load(place) is None:
+        path = self._path("looked", parts)
+        if load(path) is None:
             look()
-            save(place, True)
+            save(path, True)
 
-    def _place(self, kind: str, parts: Sequence[FieldReader]) -> str | None:
+    def _path(self, kind: str, parts: Sequence[FieldReader]) -> str | None:
         if self.table.fingerprint is None or not all(part.field.keys_tell_all for part in parts):
             return None
         fields = [

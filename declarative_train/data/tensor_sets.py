@@ -68,8 +68,8 @@ class HeldSet(SampleSet):
         self.held_bytes = prepared.held_bytes
 
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
-        places = indices if self._windows is None else self._windows.starts(indices)
-        index = torch.from_numpy(np.ascontiguousarray(places, np.int64))
+        first_rows = indices if self._windows is None else self._windows.starts(indices)
+        index = torch.from_numpy(np.ascontiguousarray(first_rows, np.int64))
         if self._device is not None:
             index = index.to(self._device, non_blocking=self._device.type == "cuda")
         found = {}
