@@ -96,16 +96,14 @@ class Field:
 
 
 class Transform:
-    """Transform of images. `apply` receives an image of Pillow, and returns the changed one. With `on_numbers = True`,
-    it receives and returns an array of float32 (C, H, W).
+    """Transform of images. `apply` receives an image of Pillow, and returns the changed one.
 
-    `random`: a `numpy.random.Generator` that depends only on (seed, epoch, sample, position in the list of transforms).
-    All fields of a sample get the same one. A transform without randomness may have `def apply(self, picture)`. With
-    `is_random = True` it may also draw from the global generators of torch, numpy and Python; this works only in loader
-    processes.
-
-    `size = (height, width)`: size of the result, if it differs from that of the image; numbers, or names of arguments
-    of `__init__`. `interval = (least, greatest)`: range of the numbers in the result, if known.
+    `random`      `numpy.random.Generator` that depends only on (seed, epoch, sample, position in the list); a transform
+                  without randomness may have `def apply(self, picture)`
+    `on_numbers`  True: `apply` receives and returns an array of float32 (C, H, W)
+    `is_random`   True: it may also draw from global generators; this works only in loader processes
+    `size`        (height, width) of the result if it changes: numbers, or names of arguments of `__init__`
+    `interval`    (least, greatest) number in the result, if known
     """
 
     on_numbers = False

@@ -29,12 +29,9 @@ def signals_raise() -> Iterator[None]:
     """Raise TerminatedError in the code of the `with` block when a signal arrives that ends a command. In a forked
     child the signal has its usual effect.
 
-    The interrupted code may lose or replace the exception, as C code does during an import. So the signal is sent again
-    until the block ends or a run handles it. If another exception leaves the block after a signal, TerminatedError is
-    raised instead of it.
-
-    SIGINT raises KeyboardInterrupt as usual. It is not sent again, because some commands finish their work after it. If
-    another exception leaves the block after it, KeyboardInterrupt is raised instead."""
+    The signal is sent again until the block ends or a run handles it, because the interrupted code may lose the
+    exception. Any other exception that leaves the block after it becomes TerminatedError. SIGINT raises
+    KeyboardInterrupt as usual, once."""
     is_main_thread = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGINT) if is_main_thread}
     usual = (signal.SIG_DFL, signal.default_int_handler)

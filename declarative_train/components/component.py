@@ -154,16 +154,15 @@ class Layer(Component, ABC):
 
     @abstractmethod
     def build(self, inputs: Mapping[str, TensorSpec]) -> "nn.Module":
-        """Return the layer's module, with sizes such as `in_features` from the inputs. Its parameters may be
-        uninitialised.
+        """Return the layer's module, with sizes such as `in_features` from the inputs. Call it only if `check` found no
+        error.
 
-        `forward` takes the ports in their declared order, None for an optional port that is not connected, and the
-        tensors of a variadic port as separate arguments. It returns one tensor, or a tuple in the order of `outputs`.
-        It must be deterministic given the inputs (unless the layer `is_random`), must not modify an input in place, and
-        must keep the batch as dimension 0 of each result.
+        arguments   ports in declared order; None for an optional port that is not connected; tensors of a variadic port
+                    as separate arguments
+        result      one tensor, or a tuple in the order of `outputs`; dimension 0 of each is the batch
 
-        The module may be built on the meta device: after `to_empty`, `init_of` fills the parameters, and each submodule
-        with a method `reset_buffers()` writes its buffers again. Call `build` only if `check` found no error.
+        `forward` must be deterministic (unless the layer `is_random`), and must not modify an input in place. On the
+        meta device, `init_of` fills the parameters after `to_empty`, and `reset_buffers()` of a submodule its buffers.
         """
 
     def find_units(self, module: "nn.Module") -> tuple[str, ...]:
@@ -204,13 +203,13 @@ class Layer(Component, ABC):
 
 
 class LossModule(ABC):
-    """Interface of the `nn.Module` that `Loss.build` returns. Its result is (`sum`, `count`), two scalars for one
-    batch. The loss of a step is the sum of all `sum` divided by the sum of all `count`, over all batches of all ranks.
+    """Interface of the `nn.Module` that `Loss.build` returns. It gives two scalars for a batch, `sum` and `count`. The
+    loss of a step is the sum of all `sum` divided by the sum of all `count`, over all batches of all ranks.
 
-    Shapes: input (B, ...); target and mask as the component defines them; row_weight (B,) float, 0 for rows of padding
-    and 1 for all others. `count` is float64 and does not depend on `input`, so it is known before the first backward.
-    `items_per_row`: the count of one row if it is constant. It is None if the count depends on values (ignore_index, a
-    mask, class weights); then the ranks have to add up their counts."""
+    input, target, mask   (B, ...), target and mask as the component defines them
+    row_weight            (B,) float: 0 for rows of padding, else 1
+    count                 float64; does not depend on `input`, so it is known before the first backward
+    items_per_row         constant count of one row; None if it depends on values (a mask, class weights)"""
 
     items_per_row: float | None
 
@@ -233,13 +232,12 @@ class Loss(Component, ABC):
     """Loss: one term of the objective. `input`, `target`, `mask` and `weight` are keys of the section `objective`, not
     fields of the loss.
 
-    `bounds`: the least and the greatest possible loss of one item. A run reports a loss outside of them. `about`: kind
-    of the targets: `numbers` (a regression), `classes` (also binary), or "" for all others. `one_class`: an item
-    belongs to exactly one of several classes. `per_item`: each item has a loss of its own, and the loss is their mean.
-
-    `needs_balance`: a class weight is `balanced`. Before such a loss is built, the compiler replaces `balanced` by a
-    number: it adds up the counts that `tally` returns for chunks of the training targets, and calls `balance` with the
-    total."""
+    bounds         least and greatest possible loss of one item; a run reports a loss outside
+    about          kind of targets: `numbers` (a regression), `classes` (also binary), or "" for others
+    one_class      an item belongs to exactly one of several classes
+    per_item       each item has a loss of its own, and the loss is their mean
+    needs_balance  a class weight is `balanced`: before `build`, the compiler adds up `tally` of all training targets,
+                   and calls `balance` with the total, which replaces `balanced` by a number"""
 
     about: ClassVar[str] = ""
     one_class: ClassVar[bool] = False
@@ -360,11 +358,11 @@ class Metric(Component, ABC):
 class Optimizer(Component, ABC):
     """Optimizer: the update rule of parameters. A parameter group can have its own `lr` and `weight_decay`.
 
-    `takes_shards`: a shard of a parameter can be updated alone, with the same result; if False, fsdp is an error.
-    `works_elementwise`: the update of an element depends only on its own gradients; if False, the axis `tensor` is an
-    error. `averages`: evaluations and checkpoints use an average of the weights. Then `eval()` of the torch optimizer
-    puts the average into the model, and `train()` puts the trained weights back. `usual_lr`: the smallest and the
-    largest usual lr; lint reports an lr that is far outside this range."""
+    takes_shards        a shard of a parameter can be updated alone; False: fsdp is an error
+    works_elementwise   an element depends only on its own gradients; False: the axis `tensor` is an error
+    averages            evaluations and checkpoints use an average of the weights: torch's `eval()` puts it into the
+                        model, `train()` puts the trained weights back
+    usual_lr            smallest and largest usual lr; lint reports an lr far outside"""
 
     takes_shards: ClassVar[bool] = True
     works_elementwise: ClassVar[bool] = True

@@ -27,15 +27,14 @@ LISTS = "lists"
 
 
 class Column(NamedTuple):
-    """Column of a table.
+    """Column of a table. `shape`: of the value in one row, () for a number or text. `num_values`: n if every value is
+    an integer in 0..n-1 (token ids), guaranteed by the source; else None. `dtype`: numpy's name of a number, `bool`,
+    `datetime64[ns]`, or
 
-    `dtype` is numpy's name of the dtype that `Table.read` returns: a number, `bool`, `datetime64[ns]`, or one of
       object     text (str, None where missing)
       bytes      whole files (bytes, or Pillow images; None where missing)
       MESSAGES   lists of objects, each list as a JSON text (str, None where missing)
-      LISTS      lists of lists, of texts, or of different lengths, each as a JSON text (str, None where missing)
-    `shape` is the shape of the value in one row, () for a single number or text. `num_values`: n if the source
-    guarantees that every value is an integer in 0..n-1 (token ids), else None."""
+      LISTS      lists of lists, of texts, or of different lengths, each as a JSON text (str, None where missing)"""
 
     name: str
     dtype: str
@@ -47,15 +46,14 @@ class Table(ABC):
     """Opened data source. Rows can be read by index, in any order, at any time, also in a forked process.
 
     columns             the columns by name, in the order of the file
-    left_out            for each column that cannot be read: its name and the reason
+    left_out            dict from each column that cannot be read to the reason
     files               the files that are read
-    blocks              for a source that reads whole blocks (row groups, record batches): index of the first row of
-                        each block, then `num_rows`; None if a single row can be read alone
-    blocks_may_be_cut   reading a part of a block costs only a part of the time of the whole block
-    fingerprint         text that changes with the files, their sizes and dates; None: statistics of rows are not cached
-    members             for a mixture: name and first row of each of its sources
+    blocks              (blocks + 1,) first row of each block that is read whole, then `num_rows`; None: single rows
+    blocks_may_be_cut   reading a part of a block costs only a part of the time
+    fingerprint         text that changes with the files, their sizes and dates; None: nothing about rows is cached
+    members             for a mixture: (name, first row) of each of its sources
     tables              for a mixture: the tables of its sources
-    skipped             rows that could not be parsed and were left out, each as (position, reason)"""
+    skipped             (position, reason) of each row that could not be parsed"""
 
     columns: Mapping[str, Column]
     num_rows: int
@@ -245,22 +243,13 @@ class Preparation(NamedTuple):
 class Field(Component, ABC):
     """Field, a component under `data.fields`: a named tensor of a sample, made from columns of the table.
 
-    `outputs`: names of the tensors, if the field makes several. The first tensor has the name of the field, the others
-    are called `NAME.OUTPUT`.
-
-    `meaning`: the keys that define what the numbers mean. If a model starts from the weights of another run, these keys
-    must have the same values as in that run.
-
-    `lazy`: address, as `package.module:name`, of the `LazyReader` (data/lazy_fields.py) that reads the values again for
-    each batch. It is set for large values such as images, which are not checked before the run. "": the values are read
-    once.
-
-    `takes_text`: the column has texts, even if they look like numbers. `takes_lists`: the columns have lists of any
-    length. `takes_dates`: dates can be in any form, also texts and numbers, so columns of new rows keep the type that
-    their file gives them.
-
-    `keys_tell_all`: the values depend only on the keys and the columns, not on code of the user or on other files, so
-    results about them may be cached."""
+    outputs        names of the tensors, if there are several: the first is the field, the others `FIELD.OUTPUT`
+    meaning        keys that must be the same in a run from whose weights a model starts
+    lazy           address `package.module:name` of the `LazyReader` that reads values for each batch; "": read once
+    takes_text     the column has texts, even if they look like numbers
+    takes_lists    the columns have lists of any length
+    takes_dates    dates can be in any form, also texts and numbers
+    keys_tell_all  values depend only on keys and columns, so results about them may be cached"""
 
     meaning: ClassVar[tuple[str, ...]] = ()
     lazy: ClassVar[str] = ""

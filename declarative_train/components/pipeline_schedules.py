@@ -1,12 +1,11 @@
 """Table of the pipeline schedules: the class of each in torch, the assignment of stages to ranks, requirements and
 cost.
 
-`engine/axes/pipeline.py` runs the schedules. The gradients are exact with all of them, also if the pipeline is combined
-with replicas or shards.
+`engine/axes/pipeline.py` runs the schedules. The formulas for idle time and memory are derived from torch's own
+implementations, and a test compares the two.
 
 Huang et al., GPipe, 2019; Narayanan et al., Efficient large-scale training on GPU clusters, 2021 (1f1b, interleaved);
-Qi et al., Zero bubble pipeline parallelism, 2024 (zbv); DeepSeek-AI, DualPipe, 2025. The formulas for idle time and
-memory are derived from the schedules of torch's own implementations, and a test compares the two."""
+Qi et al., Zero bubble pipeline parallelism, 2024 (zbv); DeepSeek-AI, DualPipe, 2025."""
 
 from __future__ import annotations
 
@@ -21,15 +20,13 @@ class PipelineSchedule:
     """Row of the table of pipeline schedules: what torch's schedule requires and how it behaves.
 
     torch_class       name of the class in `torch.distributed.pipelining.schedules`
-    stages_per_rank   the smallest and the largest number of stages of a rank; None: no limit
-    is_v              stages go down the ranks and back again, so rank 0 has the first and the last stage
-    splits_backward   the backward is two actions: gradients of inputs, then gradients of weights. Then torch supports
-                      neither `compile` nor a module that is called twice in one stage
-    fills_first       a step must have at least as many microbatches as the pipeline has stages
-    in_rounds         microbatches are processed in rounds of about one microbatch per rank. All rounds of a step must
-                      have the same number of microbatches
-    in_flight         name of the formula in `most_in_flight` for the number of microbatches on a rank that wait for
-                      their backward
+    stages_per_rank   smallest and largest number of stages of a rank; None: no limit
+    is_v              stages go down the ranks and back again, so rank 0 has the first and the last
+    splits_backward   gradients of inputs and of weights are two actions. Then torch supports neither `compile` nor a
+                      module that is called twice in one stage
+    fills_first       a step needs at least as many microbatches as there are stages
+    in_rounds         all rounds of about one microbatch per rank must be of equal size
+    in_flight         formula in `most_in_flight` for the microbatches of a rank that wait for their backward
     """
 
     torch_class: str

@@ -97,20 +97,19 @@ class Method(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """Kind of plugin component (loss, metric, field, ...), with the rules for the user's class. Classes outside of the
-    user's file are compared by the beginning of their dotted name.
+    """Kind of plugin component (loss, metric, field, ...), with the rules for the user's class.
 
-    bases      a class that derives from one of these classes is a component of this kind
+    bases      base classes by which a class is recognised, as beginnings of dotted names
     adapter    dtrain's component class that calls the user's class, as `module.Class`
     methods    the class must have at least one of these methods
     ending     end of class names that is not part of the type: `SlackSink` has the type `slack`
-    leads      how many arguments of `__init__`, from the first, dtrain provides; the others are fields
+    leads      number of first arguments of `__init__` that dtrain provides; the others are fields
     needs      names that must be arguments of `__init__`
-    says       names of class attributes whose value must be True or False
-    declares   names of class attributes that are passed to `PluginComponent.declare`
-    required   methods that the class must have in addition to one of `methods`
+    says       class attributes whose value must be True or False
+    declares   class attributes that are passed to `PluginComponent.declare`
+    required   further methods that the class must have
     inherits   base classes that already have all methods in `methods` and `required`
-    refused    (base class, message, hint): a class that derives from this base class is an error"""
+    refused    (base class, message, hint): deriving from this base class is an error"""
 
     bases: tuple[str, ...]
     adapter: str

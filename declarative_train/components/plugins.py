@@ -1,17 +1,14 @@
-"""Plugin layers: classes in a user's Python file that recipes can name, read without running the file.
+"""Plugin layers: classes in a user's Python file that recipes can name. The file is read here without running it.
 
-Each public class that derives from `torch.nn.Module` is a layer. Its type is its name in lower case (`GatedUnit` is
-`gated_unit`), or the class attribute `type = "name"`. The rest is read from the text of the class:
+Each public class that derives from `torch.nn.Module` is a layer. From the text of the class are read:
 
-- Arguments of `__init__` are the fields. Their types are those of the annotations or of the defaults. If a recipe
-  leaves out `in_features`, `in_channels`, `input_size` or `input_dim`, the size of the first input is used.
-- Arguments of `forward` are the ports. A port is optional if its default is None. `*args` is a port for any number of
-  tensors.
-- `mixes_samples = True` declares that the result of a sample depends on the other samples of its batch.
-- The return annotation of `forward` names the outputs. A tensor is `output`. Named tuples and
-  `tuple[Annotated[Tensor, "mean"], ...]` give names. A plain tuple has `output`, `output_1`, ...
-
-The code runs when a module is built, and only then.
+type      the class attribute `type = "name"`, or the class name in lower case
+fields    arguments of `__init__`, with the types of their annotations or defaults. If a recipe leaves out
+          `in_features`, `in_channels`, `input_size` or `input_dim`, the size of the first input is used
+ports     arguments of `forward`; optional if the default is None. `*args`: any number of tensors
+outputs   return annotation of `forward`. Tensor: `output`. Plain tuple: `output`, `output_1`, ... Named tuples and
+          `tuple[Annotated[Tensor, "mean"], ...]` give names
+mixing    `mixes_samples = True`: the result of a sample depends on the other samples of its batch
 """
 
 from __future__ import annotations

@@ -24,11 +24,10 @@ class Motion(NamedTuple):
 class Transform(Component, ABC):
     """Transform: changes the images of a sample. Transforms are applied in the order of the list.
 
-    `on_numbers`: it changes float32 arrays (C, H, W). If False, it changes Pillow images with 8 bits per channel,
-    before they become arrays. `is_random`: it draws random numbers, and is applied in training only. The random numbers
-    depend only on (seed, epoch, sample, position in the list). `of_pairs`: it mixes each sample of a training batch
-    with another one, after all other transforms. `moves`: it moves points of the image, so masks and boxes are changed
-    too; None: it is unknown whether it does."""
+    on_numbers   changes float32 arrays (C, H, W), not Pillow images with 8 bits per channel
+    is_random    applied in training only; its random numbers depend only on (seed, epoch, sample, position in the list)
+    of_pairs     mixes each sample of a training batch with another one, after all other transforms
+    moves        moves points of the image, so masks and boxes are changed too; None: unknown"""
 
     is_random: ClassVar[bool] = False
     on_numbers: ClassVar[bool] = False

@@ -69,12 +69,10 @@ class LayerCut:
     """Division of a layer over the ranks of the `tensor`, `expert` or `context` axis.
 
     kind        how the layer is divided
-    parameters  how each divided parameter is divided, by name; every rank has a copy of all others
-    summed      names of parameters that every rank has whole, but uses for a part of the features only; their gradients
-                are summed over the ranks
-    whole       for a layer that is divided by positions: names of the inputs and outputs that have no dimension of
-                positions; they are the same on all ranks
-    parts       for a model of a library (kind "inside"): division of each submodule that has parameters, by path
+    parameters  division of each divided parameter, by name; every rank has a copy of all others
+    summed      undivided parameters that a rank uses for some features only, so gradients are summed over ranks
+    whole       for division by positions: inputs and outputs without a dimension of positions, equal on all ranks
+    parts       for a model of a library (kind "inside"): division of each submodule with parameters, by path
     """
 
     kind: CutKind

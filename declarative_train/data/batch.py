@@ -21,10 +21,9 @@ SHARED_BYTES = 256 << 10  # larger tensors are sent through shared memory, which
 class Batch:
     """Rows for one forward of one rank. A batch is never changed.
 
-    tensors      dict from field name to tensor (R, ...); R counts padding rows too, which come last
-    num_rows     number of rows that are samples, not padding; a batch without a sample still has one row of padding, or
-                 microbatch_size rows if all batches are padded to that size
-    row_weight   (R,) float32: 1 for a sample, 0 for padding; None if there is no padding
+    tensors      dict from field name to tensor (R, ...); R includes padding rows, which come last
+    num_rows     rows that are samples; without a sample there is still padding
+    row_weight   (R,) float32: 1 for a sample, 0 for padding; None without padding
     sample_ids   (num_rows,) int64, index of each sample in the set; in a mixture, `MixtureOrder.sample_numbers`
     epoch        training epoch, from 0; None in an evaluation
     """

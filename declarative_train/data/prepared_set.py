@@ -46,11 +46,10 @@ class PreparedSet:
     rows        rows of the set in the table
     windows     how samples are cut from the rows; None: each row is a sample
     parts       readers of the fields
-    held        dict from field name to the values of all rows, for fields that are in memory; None: none is. The other
-                fields are read when a batch needs them. Lazy fields (such as images) are never in memory
+    held        dict from each field in memory to the values of all rows; None: all fields are read for each batch
     chain       transforms of images
     skips       bad rows, if the recipe skips them; None: a bad row is an error
-    bucket_ids  index of the length bucket of each sample, if fields have length buckets (data/length_buckets.py)
+    bucket_ids  (samples,) index of the length bucket; None without length buckets
     """
 
     name: str
@@ -220,14 +219,13 @@ def prepare(
 ) -> PreparedSet:
     """Return the prepared set `name`. Its values are converted and kept in memory if the set is small.
 
-    rows, windows   rows of the set in the table; with a window, how samples are cut from them
+    rows, windows   rows of the set in the table; how samples are cut from them
     every           readers of all fields of the set
     hold_bytes      maximum size at which the set is kept in memory
     chain           transforms of images
-    known           cache that remembers whether the values of a set that is not kept in memory were checked before
-    is_checked      True: the values of a set that is not kept in memory are not checked again
-    skips           record of bad rows. A bad row that is found now is left out; one that is found later is replaced by
-                    another row. None: bad rows are errors
+    known           cache of which sets outside of memory were checked before
+    is_checked      values of a set outside of memory are not checked again
+    skips           record of bad rows, which are left out or replaced; None: bad rows are errors
 
     Raises BadSampleError, SourceError, MissingPackageError.
     """

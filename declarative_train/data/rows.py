@@ -145,17 +145,15 @@ class RowDraw(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowShare(SetRows):
-    """Rows of a set: a random share of the rows `base`, in the order of the file. With `others`, they are the rows of
-    `base` outside this share.
+    """Rows of a set: a random share of the rows `base`, or all other rows of `base`. For sets too large to list.
 
-    This is for sets that are too large to list, and that are read in blocks. The same fraction of each block is drawn,
-    up to rounding: of the n rows before the end of any block, round(n * fraction) are drawn.
+    The same fraction of each block is drawn: of the n rows before the end of any block, round(n * fraction).
 
     starts   (blocks + 1,) first row of each block, from row 0 on, then the end of the last block
     base     the rows from which the share is drawn; None: all rows of these blocks
     key      decides which rows are drawn
-    others   whether the set has the rows of `base` that are not drawn
-    counts   (blocks + 1,) number of rows of the set before each block, then the number of all rows of the set
+    others   the set has the rows of `base` that are not drawn
+    counts   (blocks + 1,) number of rows of the set before each block, then of all its rows
     """
 
     starts: np.ndarray

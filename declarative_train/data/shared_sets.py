@@ -1,9 +1,9 @@
 """Prepared sets of a run, made from its DataSpec, and samples of these sets for checks of values before the run.
 
-Sets that were prepared in this process when the recipe was compiled are used again. Other processes of this machine can
-share them through an unnamed file in memory (memfd), which disappears with the last process that has it open. Each
-process maps it privately, so writes are not shared. Every process prepares its own sets if they cannot be shared: on
-another operating system, or if a set is not in memory or has user code that cannot be pickled.
+same process      the sets that were prepared when the recipe was compiled are used again
+same machine      processes map an unnamed file in memory (memfd) privately, so writes are not shared
+otherwise         (another operating system, a set not in memory, user code that cannot be pickled) each process
+                  prepares its own
 """
 
 from __future__ import annotations

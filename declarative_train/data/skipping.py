@@ -1,13 +1,9 @@
-"""Skipping of bad rows (`on_bad_row: skip`). Rows that are found before a run are left out. Samples that are found to
-be bad during a run are replaced.
+"""Skipping of bad rows (`on_bad_row: skip`), by the files alone: ranks do not communicate.
 
-left out    rows that cannot be parsed, lack a value that a field needs, or have a value that a field of a set in
-            memory cannot convert; the set is as if the files did not contain them
-replaced    samples of sets that are read during the run (images, tables larger than memory): the next good sample of
-            the set is used. A training batch therefore keeps its size, and losses are divided by the same numbers on
-            every rank. In an evaluation such a sample has weight 0.
-
-The replacement depends on the files alone: ranks do not communicate.
+left out    before a run: rows that cannot be parsed, lack a needed value, or have a value that a field of a set in
+            memory cannot convert
+replaced    during a run: bad samples of sets that are read then (images, tables larger than memory), by the next good
+            sample. A training batch keeps its size; in an evaluation the replacement has weight 0
 """
 
 from __future__ import annotations

@@ -127,16 +127,15 @@ class DataSpec:
 class BatchSpec:
     """Batch sizes: global_batch_size = data_parallel_size x accumulation x microbatch_size x num_microbatches.
 
-    A global batch has consecutive positions of the epoch. Position p, counted from the start of the batch, belongs to:
+    Position p of a global batch (consecutive positions of the epoch) belongs to:
 
         chunk = p // (data_parallel_size * microbatch_size)   in 0 .. accumulation * num_microbatches - 1
         rank  = p // microbatch_size % data_parallel_size     data-parallel rank
         row   = p % microbatch_size
 
-    So the samples that all ranks process at the same time (a chunk) are consecutive. The assignment depends only on the
-    four sizes. In a last, smaller batch of an epoch, some ranks have fewer samples in a chunk, or none. A rank without
-    a sample gets one row of padding: a repeated sample with weight 0. With `pad_to_full`, as in a pipeline, each rank
-    gets as much padding as is needed for microbatch_size rows in every chunk.
+    So the samples that all ranks process at the same time (a chunk) are consecutive. In the last, smaller batch of an
+    epoch, a rank without a sample gets one row of padding: a repeated sample with weight 0. With `pad_to_full` each
+    chunk of each rank is padded to microbatch_size rows.
     """
 
     global_batch_size: int

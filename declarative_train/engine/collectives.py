@@ -140,11 +140,11 @@ class Ranks(Collective):
 
 
 class MeshPosition:
-    """Position of this rank on the plan's mesh, and the groups of ranks to which it belongs. Each group includes this
-    rank. `pipeline`, `expert`, `context` and `tensor` are None if the mesh does not have this axis.
+    """Position of this rank on the plan's mesh, and the groups of ranks to which it belongs. A group is None if the
+    mesh does not have its axis.
 
     `world`           all ranks
-    `data`            the ranks that differ from this one only in the rows that they read, in the order of the rows
+    `data`            the ranks that read other rows but are otherwise like this one, in the order of the rows
     `dp_rank`         index of this rank in `data`
     `data_ranks`      the ranks of `data`, as numbers in `world`
     `pipeline`        the ranks with the other stages of this pipeline
@@ -153,9 +153,9 @@ class MeshPosition:
     `same_experts`    the ranks with copies of this rank's experts
     `context`         the ranks with other positions of the same rows
     `tensor`          the ranks with the other parts of each divided layer
-    `items`           the ranks with other rows or other positions of the batch, over which valid items are counted
+    `items`           the ranks over which valid items are counted
     `sums`            the ranks over which losses, metrics and counts are summed
-    `mesh`            torch's mesh, with the plan's names of axes; only for layouts in which torch needs a mesh
+    `mesh`            torch's mesh, only for layouts in which torch needs one
     `is_traced`       the step runs on tensors without memory, which DistributedDataParallel does not support
     """
 

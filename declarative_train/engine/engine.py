@@ -37,14 +37,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StepResult:
-    """Result of an optimizer step. Its tensors stay on the device, and the training loop reads them only at logging
-    steps, so that other steps do not wait for the device.
+    """Result of an optimizer step. Its tensors stay on the device until a logging step, so that other steps do not
+    wait.
 
     `sums`       for each chunk (rows of one forward), this rank's sums of the L loss terms; [] without the loss
-    `counts`     number of valid items of each loss term in the global batch, by which the sums are divided: L
-                 numbers, or a float64 tensor (L,)
-    `grad_norm`  norm of the gradients of the whole model before clipping; None if it was not computed
-    `finite`     bool tensor, true if all gradients are finite, equal on all ranks; None if this was not checked
+    `counts`     (L,) valid items of each term in the global batch, the divisors of sums: numbers or float64 tensor
+    `grad_norm`  norm of the gradients of the whole model before clipping; None if not computed
+    `finite`     bool tensor, true if all gradients are finite, equal on all ranks; None if not checked
     """
 
     sums: Sums

@@ -7,12 +7,10 @@
     PeerFailure                another rank failed and reports the reason
     DataError                  from `data`: the data are not those of the plan
     ComponentError             from `components`: the plan names a component that this version does not have
-    anything else              a bug in this project or in a plugin: the traceback is written to a file, its last
-                               line is shown
+    anything else              a bug in this project or in a plugin: the traceback is written to a file
 
-A rank that fails writes a report to a file before it exits. A rank that lost its connection to another rank also writes
-a report, but waits before it exits. So the parent process first sees the exit of the rank that caused the failure
-(docs/torch-facts.md, section 4)."""
+A failed rank writes a report before it exits. A rank that only lost its connection also waits, so that the parent
+process first sees the exit of the rank that caused the failure (docs/torch-facts.md, section 4)."""
 
 from __future__ import annotations
 

@@ -1,18 +1,16 @@
 """Cache of byte ranges of remote files: each range is requested once.
 
-A file is divided into grains of 64 KiB. The cache stores 64 consecutive grains in one file, called a segment. The name
-of a segment is a hash of the URL, size and tag of the remote file, so changed content has other segments. A segment is:
+A file is divided into grains of 64 KiB. The cache stores 64 consecutive grains in one file, called a segment:
 
-    head     (64, 2) uint32: for each grain, where it is stored and a checksum. The first number is 0 if the grain is
-             missing, else the number of its slot, from 1. The second is the CRC-32 of the grain's bytes and index
+    head     (64, 2) uint32: for each grain, the number of its slot (from 1; 0: missing) and the CRC-32 of its bytes and
+             index
     slots    the bytes of grains, in the order in which they arrived
 
-The head is written last, and bytes that do not match their checksum count as missing, so a truncated or damaged file
-only costs another request. If several processes want the same grains, one requests them and the others wait for the
-lock of the segment's file.
+The name of a segment is a hash of the URL, size and tag of the remote file, so changed content has other segments.
+Bytes that do not match their checksum count as missing, so a damaged segment only costs another request. If several
+processes want the same grains, one requests them and the others wait.
 
-The size and tag of a remote file are those reported when its source was opened (`remote.note`). They are requested
-again from time to time. If the file has changed during a run, the run ends.
+If a remote file changes during a run, the run ends.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Construction of the torch module of a graph: nested `torch.fx.GraphModule`s whose children have the recipe's names.
 
-Each block, and each copy of a `repeat`, becomes a GraphModule of its own, which its parent calls like a layer. So it
-can be sharded, checkpointed or compiled as a whole, and a pipeline stage can begin or end there. A name with a dot,
-such as `layers.0`, is a child `0` of a plain `nn.Module` `layers`. The name of a parameter is the path of its node,
-followed by torch's name within the layer: `gpt.layers.3.attn.qkv.weight`.
+Each block, and each copy of a `repeat`, is a GraphModule of its own, so it can be sharded, checkpointed or compiled as
+a whole. A name with a dot, such as `layers.0`, is a child `0` of a plain `nn.Module` `layers`. A parameter's name is
+the path of its node and torch's name within the layer: `gpt.layers.3.attn.qkv.weight`.
 
-The module of a graph has positional arguments, in the order of `graph.inputs`. The outermost module returns a tuple in
-the order of `graph.outputs`. A nested module returns a tuple only if it has several outputs."""
+Arguments are positional, in the order of `graph.inputs`. The outermost module returns a tuple in the order of
+`graph.outputs`; a nested module only if it has several outputs."""
 
 from __future__ import annotations
 
@@ -53,16 +52,13 @@ def build(
     and `initialise`, as `engine/step/model_preparation.py` does.
 
     `plugins`      paths of plugin files
-    `seed`         seed of the run. Layers of plugins draw their initial values here (on the meta device, `initialise`
-                   writes these values later). None: no initial values are kept.
-    `ties`         name of a parameter -> name of the parameter whose storage it shares
-    `own_outputs`  every output is contiguous and shares no memory with an input or another tensor, as pipeline stages
-                   require (torch-facts, section 2, trap 4)
+    `seed`         seed of the run, for initial values that layers of plugins draw here; None: they are not kept
+    `ties`         dict from a parameter to the parameter whose storage it shares
+    `own_outputs`  outputs are contiguous and share no memory (docs/torch-facts.md, section 2, trap 4)
     `borrowed`     nodes of other pipeline stages that this graph calls too, with the specs of their inputs
     `field_draws`  source of random numbers for expressions that are computed from fields alone
     `added`        names of parameters that the caller registers in the module later
-    `is_sharded`   `fully_shard` will be applied to the module, and adds methods to it; a node with the name of such a
-                   method is called by another attribute (`graph/module_names.py`)"""
+    `is_sharded`   `fully_shard` will add its methods to the module, so nodes with their names get other attributes"""
     with torch.device(device) if device is not None else nullcontext():
         builder = _Builder(plugins, seed, borrowed, field_draws, is_sharded)
         module = builder.build(graph, "", own_outputs=own_outputs, class_name="Model", added=added)

@@ -1,10 +1,9 @@
-"""Cost of the nodes of a graph, computed from shapes. It is used to balance pipeline stages, to predict sizes and
-times, and to report how well the device is used.
+"""Cost of the nodes of a graph, computed from shapes: floating-point operations and memory traffic.
 
-Operations are counted as by torch's own counter (`torch.utils.flop_counter`; a test compares them): matrix products,
-convolutions and attention, two operations for each multiply-add. Causal attention counts as much as full attention.
-Look-ups, norms and element-wise operations count as memory traffic only. In the backward, a product is computed once
-for each of its two operands that needs a gradient. Frozen parameters and fields need none."""
+Operations are counted as by torch's own counter (`torch.utils.flop_counter`): matrix products, convolutions and
+attention, two for each multiply-add. Causal attention counts as much as full attention. Look-ups, norms and
+element-wise operations count as memory traffic only. In the backward, a product is computed once for each of its two
+operands that needs a gradient; frozen parameters and fields need none."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Tensor parallelism: division of a model's layers over the ranks of the `tensor` axis, derived from its graph.
 
 Attention is divided by heads, an embedding by rows, experts by hidden features. Linear layers are divided together, in
-a *region* of the graph (Shoeybi et al., Megatron-LM, 2019). Its first layers are divided by columns: each rank computes
-some of the features. The nodes after them work on each feature separately. Its last layers are divided by rows, and
-their results are summed over the ranks. Every rank has the whole values of all edges outside regions. A region does not
-cross the border of a pipeline stage, or of a block that is called from several places."""
+a *region* of the graph (Shoeybi et al., Megatron-LM, 2019): its first layers by columns, its last by rows, and the
+nodes between work on each feature separately. The results are summed, so every rank has the whole values outside
+regions. A region is within one pipeline stage, and within one block if that is called from several places."""
 
 from __future__ import annotations
 
@@ -31,13 +30,12 @@ HeadKind = Literal["vocabulary", "gathered"]
 class Cuts:
     """Division of a model over the ranks of `tensor` and `expert`.
 
-    nodes       path of a layer with parameters -> its division
-    parameters  name of a divided parameter -> its division
-    summed      undivided parameters whose gradients are summed over the ranks of `tensor`
-    outputs     outputs of the graph of which each rank has only some of the features
-    tokens      path of a layer -> division of the tokens that it reads and writes (`graph/token_cuts.py`)
-    parts       path of a divided library model -> {path of a submodule in it: its division}
-    """
+    nodes       dict from the path of a layer with parameters to its division
+    parameters  dict from a divided parameter to its division
+    summed      undivided parameters whose gradients are summed over `tensor`
+    outputs     outputs of the graph of which each rank has only some features
+    tokens      dict from a layer's path to the division of its tokens (`graph/token_cuts.py`)
+    parts       dict from the path of a library's model to {path of a submodule: its division}"""
 
     nodes: dict[str, NodeCut] = field(default_factory=dict)
     parameters: dict[str, ParameterCut] = field(default_factory=dict)
@@ -80,13 +78,13 @@ class DivisionInput:
 
     size      number of ranks of the `tensor` axis
     names     names of the model's parameters
-    whole     name of a parameter that must not be divided -> the reason
-    ties      name of a tied parameter -> name of the parameter that it is tied to
-    stage_of  path of a node -> its pipeline stage
+    whole     dict from a parameter that must not be divided to the reason
+    ties      dict from a tied parameter to the parameter that it is tied to
+    stage_of  dict from the path of a node to its pipeline stage
     plugins   paths of plugin files
-    storages  name of a frozen weight -> its number format
-    sequence  whether the ranks also divide the tokens between the divided layers (`sequence: true`)
-    parts     number of ranks of the `context` axis: with `sequence`, the tokens are divided by `size` * `parts`"""
+    storages  dict from a frozen weight to its number format
+    sequence  the ranks also divide the tokens between divided layers (`sequence: true`)
+    parts     number of ranks of the `context` axis, which also divide these tokens"""
 
     size: int
     names: Sequence[str]

@@ -1,9 +1,8 @@
 """Dry run: one training step and one evaluation step of the model, while the recipe is compiled.
 
-It finds errors that appear only when all parts are combined, and parameters that no loss depends on. A small model is
-built as for training, and computes real rows. A large model is only traced on the meta device, and only if some
-parameter may have no gradient; then the autograd graph of its outputs is inspected. Backward is never called: on a
-machine with a GPU it would start threads, after which the process must not be forked."""
+It finds errors that appear only when all parts are combined, and parameters that no loss depends on. A small model
+computes real rows. A large one is only traced on the meta device, if some parameter may have no gradient. Backward is
+never called: on a machine with a GPU it would start threads, after which the process must not be forked."""
 
 from __future__ import annotations
 
@@ -49,12 +48,11 @@ class DryRunResult:
     """Result of a dry run.
 
     idle         parameters that no loss term depends on
-    sides        loss term whose target depends on a parameter -> (parameters that its input depends on, parameters that
-                 its target depends on)
+    sides        dict from a loss term whose target depends on a parameter to (parameters of its input, of its target)
     unreached    loss terms that depend on no parameter
     underivable  loss terms with a function that torch cannot differentiate
-    not_finite   loss term whose first value is nan or infinite -> this value
-    failure      (phase that failed: training or evaluation, first line of the error); None: no failure
+    not_finite   dict from a loss term to its first value, if that is nan or infinite
+    failure      (phase that failed: training or evaluation, first line of the error), or None
     culprit      path of the first node that fails, or that outputs nan or an infinite number"""
 
     idle: frozenset[str] = frozenset()

@@ -1,8 +1,8 @@
 """Graph: the nodes of a recipe with all inputs connected and all shapes known, as data that a plan stores as JSON.
 
-An edge is the name of a value: `name` for an input of the graph, `node:output` for an output of a node. Nodes have the
-recipe's names; the copies of a `repeat` are the nodes `layers.0`, `layers.1`, ... The path of a node is its name after
-the names of the blocks around it, joined by dots: `gpt.layers.3.attn`. The names of its parameters begin with its path.
+edge        name of a value: `name` for an input of the graph, `node:output` for an output of a node
+path        names of the blocks around a node and its own: `gpt.layers.3.attn` (copy 3 of a `repeat`)
+parameter   its name begins with the path of its node
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Edge = str
 class Node:
     """Call of a layer, an expression or a block. Which attributes are set depends on `kind`:
 
-    layer       `component`: keys of the layer, `type` included; `inputs`: connected port -> edge; `model_parts`: graph
-                that pipeline stages run in place of a library's model, with its parts as nodes
+    layer       `component`: keys of the layer, with `type`; `inputs`: port -> edge; `model_parts`: graph that pipeline
+                stages run in place of a library's model
     expression  `expression`: its text; `inputs`: name in the text -> edge
-    block       `graph`: the graph in the block; `inputs`: input of this graph -> edge; `block`: the block's type name
+    block       `graph`: the graph in it; `inputs`: input of this graph -> edge; `block`: the block's type name
     reuse       `target`: name of the node in the same graph whose module is called again
     """
 

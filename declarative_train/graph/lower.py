@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 class Lowered:
     """Result of lowering a recipe to graphs.
 
-    batch_graph  graph of the nodes that are computed from fields alone
-    graph        graph of the model
+    batch_graph  nodes that are computed from fields alone
+    graph        the model
     terms        losses
     measures     metrics
-    sources      name of a tensor that a loss or metric reads -> its name in the batch or in the outputs of `graph`
-    specs        name of a tensor that a loss or metric reads -> its spec
-    parameters   name of a parameter -> its shape, in the order of the graph
-    maps         path of a linear map, which may have an adapter -> (out, in)
-    tables       names of weights that can be stored in fewer bits: those of linear maps and embeddings
-    facts        properties of nodes of the model, such as that a node draws random numbers or mixes samples
+    sources      dict from a tensor that a loss or metric reads to its name in the batch or the outputs of `graph`
+    specs        dict from a tensor that a loss or metric reads to its spec
+    parameters   dict from parameter to its shape, in the order of the graph
+    maps         dict from the path of a linear map, which may have an adapter, to (out, in)
+    tables       weights of linear maps and embeddings, which can be stored in fewer bits
+    facts        properties of nodes, such as that a node draws random numbers
     units        paths of the modules that are sharded, recomputed and compiled one by one"""
 
     batch_graph: Graph

@@ -1,10 +1,9 @@
-"""Sequence parallelism (`sequence: true`): each rank of the `tensor` axis has only some of the tokens in the values
-between the layers that the ranks divide.
+"""Sequence parallelism (`sequence: true`): between divided layers, each rank of the `tensor` axis has only some tokens.
 
-The partial outputs of a divided layer are summed and scattered, so that each rank has the sums of its own tokens only.
-Norms and residual sums work on these tokens, and the next divided layer gathers all tokens. A value of shape (T, D) is
-divided along T. It is not divided if a node that computes or reads it needs all tokens, or if it is sent to another
-pipeline stage. (Korthikanti et al., Reducing activation recomputation in large transformer models, 2022)
+A divided layer gathers all tokens, and its partial outputs are summed and scattered by tokens. Norms and residual sums
+work on a rank's own tokens. A value (T, D) is divided along T, except if a node that computes or reads it needs all
+tokens, or if it is sent to another pipeline stage. (Korthikanti et al., Reducing activation recomputation in large
+transformer models, 2022)
 """
 
 from __future__ import annotations

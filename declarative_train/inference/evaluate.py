@@ -104,14 +104,12 @@ def evaluate(
 
     `set_name`     the set; default: the first one that the run evaluated
     `data`         paths, globs or URLs of new rows instead of a set; `-` is standard input (samples of one row)
-    `max_samples`  evaluate at most so many samples of the set, chosen as by the run (`evaluation.max`); None: all, with
-                   a notice if the run's own evaluations were limited
+    `max_samples`  largest number of samples of the set, chosen as by the run; None: all
     `num_worst`    number of worst samples in a report
     `batch_size`   rows per batch; None: chosen by `batch_rows`
-    `device`       torch device, such as `cuda:1`; `auto`: a GPU if this machine has one and the run could use one
-    `ranks`        number of processes that share the batches; it does not change the batches
-    `compare`      also fit simple models to the training rows and evaluate them on the same rows, if a pack has such
-                   models for this kind of data
+    `device`       torch device, such as `cuda:1`; `auto`: a GPU if there is one and the run could use one
+    `ranks`        number of processes that share the batches
+    `compare`      also fit simple models to the training rows and evaluate them, if a pack has such models
     """
     if data is not None and list(data) == [STDIN] and (ranks > 1 or trained.plan.data.window is not None):
         data = [spool_stdin()]

@@ -1,8 +1,8 @@
 """Predictions of a trained model for new rows, in the order of the rows: one for each row, or for each window of rows.
 
-This process lists the pieces (ranges of rows) of the input. It computes their predictions itself or, with `ranks`,
-starts several processes. Each of them takes the next piece that is free, and the results are put back into order. Only
-a few pieces per rank are processed at a time, so that neither a long input nor a slow rank fills the memory."""
+The input is divided into pieces (ranges of rows). With `ranks`, several processes each take the next free piece, and
+the results are put back into order. Only a few pieces per rank are under way, so that neither a long input nor a slow
+rank fills the memory."""
 
 from __future__ import annotations
 

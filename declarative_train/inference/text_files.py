@@ -1,8 +1,8 @@
-"""Rows of csv and JSON lines files. A file is read in pieces of a few MiB, which end at line ends.
+"""Rows of csv and JSON lines files, read in pieces of a few MiB that end at line ends.
 
-A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), and not on the other values
-of its column. In a csv with quotes, a line end may be inside a row, and a compressed file cannot be read from the
-middle. So these files are parsed when their pieces are listed, and the pieces contain the values."""
+A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), not on the rest of its
+column. A csv with quotes may have a line end inside a row, and a compressed file cannot be read from the middle. So
+these are parsed when their pieces are listed."""
 
 from __future__ import annotations
 

@@ -253,16 +253,14 @@ def open_trained(
     look: Callable[[CheckpointEntry], str | None] = damage,
     weights: Weights | None = None,
 ) -> Trained:
-    """Return the model of a checkpoint. `path`: local path or fsspec URL of a checkpoint, of a run, or of a folder of
-    runs. In a run, the best checkpoint is used, or the newest if none is marked as best. In a folder of runs, the
-    newest run is used.
+    """Return the model of a checkpoint. Raises UsageError if there is no run, or if plugins are needed and may not be
+    imported; CheckpointFailure if the checkpoint cannot be read.
 
+    `path`     path or fsspec URL of a checkpoint, of a run (its best checkpoint, else the newest), or of a folder of
+               runs (the newest run)
     `plugins`  whether the code of the run's plugins may be imported
     `look`     function that takes a checkpoint and returns a reason to skip it, or None
-    `weights`  `trained` for the trained weights, `ema` for their moving average; None: those that the run evaluated
-
-    Raises UsageError if there is no run, or if plugins are needed and may not be imported. Raises CheckpointFailure if
-    the checkpoint cannot be read."""
+    `weights`  `trained`, or `ema` for their moving average; None: those that the run evaluated"""
     text = os.fspath(path)
     place = local_path(text) or text
     entry, passed_over = _find(place.rstrip("/") or "/", look)

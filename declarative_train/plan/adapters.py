@@ -1,9 +1,8 @@
 """Settings of the parameters of a model with adapters (LoRA), and checks of the adapters.
 
-An adapter adds the product of two small matrices (`lora_A`, `lora_B`) to the weight of a linear map. In a model with
-adapters, only these matrices are trained, and the parameters that the recipe sets to `frozen: false`. The key `adapter`
-sets how the matrices start and train. So do rules under `parameters` whose selector contains the name of a matrix, such
-as `*.lora_B`. Other rules, such as one for `gpt.*`, do not change the matrices.
+An adapter adds the product of two small matrices (`lora_A`, `lora_B`) to the weight of a linear map. Only these are
+trained, and the parameters that the recipe sets to `frozen: false`. The key `adapter` sets how the matrices start and
+train. So do rules under `parameters` whose selector names a matrix, such as `*.lora_B`; other rules do not change them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Memory format of images: `training.channels_last`, and the format that its value `auto` chooses for a device.
 
-On the CPU, `auto` follows measurements (docs/performance.md): operations after a convolution are faster with channels
-last, except group norms. On GPUs, convolutions in half precision always compute with channels last, and norms over
-groups of channels with the default format (channels first). A layer copies its inputs and outputs if the model uses the
-format that the layer does not compute with. `auto` chooses the format for which fewer elements are copied.
+CPU   channels last, unless a norm is slower with it (measured: docs/performance.md)
+GPU   in half precision the format for which fewer elements are copied: convolutions compute with channels last,
+      norms over groups of channels with the default format
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Checkpoints as files: finding the checkpoints of a run, checking that they are complete, and reading their manifests.
 (`run/checkpoint.py` saves and loads checkpoints; `engine/checkpoints/` writes and reads the tensors.)
 
-The manifest of a checkpoint is a JSON file. Its first key is the checksum of its own text, so that any changed byte is
-detected. `files` has the size and checksum of every other file in the folder of the checkpoint. If ranks on several
-nodes wrote the checkpoint, their files are listed in one further file per node instead; `lists` has the size and
-checksum of these further files.
+A manifest is a JSON file. Its first key, `sha256`, is the checksum of its own text. `files` has the size and checksum
+of every other file in the folder. If several nodes wrote the checkpoint, each wrote a list of its files, and `lists`
+has the size and checksum of these lists.
 """
 
 from __future__ import annotations

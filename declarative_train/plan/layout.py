@@ -51,17 +51,15 @@ class PipelinePlan:
     """Stages and schedule of a pipeline.
 
     schedule           its name in the recipe (`1f1b`)
-    num_microbatches   microbatches per optimizer step; those of all accumulation steps are included
-    stages[i]          paths of the nodes of stage i. The graphs of the stages are made from these by
-                       `graph.partition.stage_graphs(open_blocks(plan.graph, layout.units), stages)`
+    num_microbatches   microbatches per optimizer step, over all accumulation steps
+    stages[i]          paths of the nodes of stage i
     wires[i]           names of the values that stage i sends to stage i + 1
     wire_elements, wire_dtypes, wire_bytes   elements, dtypes and bytes per sample of these values
     grid[rank][time]   action ("0F1": stage 0, forward of microbatch 1), or "" if the rank is idle
     last_stage_rank    pipeline coordinate of the rank that computes the loss (0 in the V schedules)
-    rank_stages[rank]  indices of the stages that the rank with this pipeline coordinate computes
-    num_parameters     number of elements of the parameters of each stage
-    output_shapes[bucket][i]   shapes of the outputs of stage i on a rank, for one sample of a length bucket; without
-                               length buckets there is one entry
+    rank_stages[rank]  indices of the stages of the rank with this pipeline coordinate
+    num_parameters     number of parameter elements of each stage
+    output_shapes[bucket][i]   shapes of the outputs of stage i for one sample; without length buckets, one bucket
     """
 
     schedule: str
@@ -82,15 +80,13 @@ class PipelinePlan:
 
 @dataclass(frozen=True, slots=True)
 class ShardingPlan:
-    """Groups of nodes whose parameters fsdp gathers together. Each unit (a block) is one group. The nodes before all
-    units (`first`) are one group, and so are the nodes after all units (`last`). All other parameters form the root
-    group. `shared`: nodes of the root group that are used in several places.
+    """Groups of nodes whose parameters fsdp gathers together. Each unit (a block) is a group.
 
-    `reshard`: whether a rank frees gathered parameters between forward and backward. A number n: it keeps one of n
-    shards, and gathers the others again from n - 1 neighbours. `last` and the root group are never freed.
-
-    `keeps_gradients`: True: a rank adds up whole gradients over its microbatches, and they are reduced once per step.
-    False: they are reduced after each microbatch.
+    first            nodes before all units: one group
+    last             nodes after all units: one group, which is not freed after the forward
+    shared           nodes of the root group (all other parameters, never freed) that are used in several places
+    reshard          whether gathered parameters are freed between forward and backward; n: one of n shards is kept
+    keeps_gradients  whole gradients are added up over microbatches and reduced once per step, not after each one
     """
 
     reshard: bool | int = True
@@ -119,13 +115,12 @@ class LayoutPlan:
     """Ranks and devices of a run.
 
     mode           the recipe's word for the parallelism, for display only; code reads the axes of `mesh`
-    device         cuda, cpu, mps, or auto, which becomes cuda at run time if there are enough GPUs
+    device         cuda, cpu, mps, or auto: at run time cuda if there are enough GPUs
     units          paths of the blocks that are sharded, recomputed and compiled as a whole
     rank_devices   device index of each rank of a node, the same on every node
-    num_copies     number of model copies in the single process of mode dp; 1 in other modes
-    devices        in mode dp, the device index of each model copy; () in other modes
-    min_nodes      the run waits for at least this many nodes; if fewer than `num_nodes` come, the recipe is compiled
-                   again for them
+    num_copies     model copies in the single process of mode dp; 1 in other modes
+    devices        device index of each model copy in mode dp; () in other modes
+    min_nodes      number of nodes for which the run waits; for fewer than `num_nodes` the recipe is compiled again
     max_restarts   maximum number of restarts in a row without a new checkpoint
     """
 

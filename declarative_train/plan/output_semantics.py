@@ -46,17 +46,16 @@ class Meaning:
     """Meaning of one output of the model.
 
     term         name of the loss that defines it
-    kind         what the output means: `class`, `yes_no`, `number`, or `count` (the logarithm of a number)
+    kind         `class`, `yes_no`, `number`, or `count` (the logarithm of a number)
     output       name of the output, as accepted by `prune`
     target       batch entry that the loss compares the output with
-    field        field that the values of the target come from, if they are only reordered or reshaped; else None
-    classes      names of the classes, if `kind` is `class`, or if it is `yes_no` and the target has two named classes
-    class_axis   for the kind `class`: dimension of the output of one sample that holds the scores
-    columns      columns of the table from which one row of the target is made. If `kind` is not `class`, they are only
-                 given if each element of the output has its own column; otherwise ()
+    field        field that the target comes from, if values are only reordered or reshaped; else None
+    classes      names of the classes, for `class`, and for `yes_no` if the target has two named classes
+    class_axis   for `class`: dimension of one sample's output that holds the scores
+    columns      columns of one row of the target; () if a number of the output is not one column
     unit         for numbers: conversion of the output to the unit of the columns
     items        shape of the answers for one sample: () for one answer
-    ignored      for the kind `class`: target value that does not count (`ignore_index`)
+    ignored      for `class`: target value that does not count (`ignore_index`)
     """
 
     term: str

@@ -26,12 +26,11 @@ class ParameterPlan:
 
     lr_scale       factor of its learning rate
     weight_decay   None: that of its optimizer
-    init           component that sets the initial values; None: the default of its layer
+    init           component of the initial values; None: the default of its layer
     tie            name of the parameter whose tensor it shares
     optimizer      keys of its own optimizer; None: `training.optimizer`
-    idle           it is frozen because no loss depends on it, not because the recipe says so; its layer still behaves
-                   as in training (dropout, batch statistics)
-    storage        number format of a frozen weight that is stored in fewer bits (`components/storages.py`)
+    idle           frozen because no loss depends on it; its layer still behaves as in training (dropout)
+    storage        number format of a frozen weight with fewer bits (`components/storages.py`)
     """
 
     name: str
@@ -77,12 +76,12 @@ class TensorMapPlan:
     entries   dict from parameter to its tensors
     prefix    beginning of tensor names; in some files all names have it, in others none
     ignored   tensors of the file that are not parameters
-    alone     the file fills only the parameters in `entries`, and has no tensors for the rest of the model
-    hints     dict from parameter to the advice in the error that its shape differs from that of its tensor
-    drawn     parameters of output layers, which get random initial values if the file lacks them
-    respelt   dict from the end of a name in older files to its end in current files
+    alone     the file has no tensors for parameters outside `entries`
+    hints     dict from parameter to advice if its tensor has another shape
+    drawn     parameters that get random values if the file lacks them
+    respelt   dict from the end of a name in older files to the current end
     packed    name of the file's format, if its weights are stored in fewer bits
-    grown     dict from each parameter with more rows than the file to (rows in the file, rows of the parameter)
+    grown     dict from parameter to (rows in the file, more rows of the parameter)
     """
 
     entries: dict[str, list[PartPlan]]
@@ -300,20 +299,20 @@ class LoggingPlan:
 class Plan:
     """Complete plan of a run.
 
-    `batch_graph`: nodes that are computed from fields alone. Every rank computes them for its rows, without gradients,
-    and adds their outputs to the batch. `graph`: the model. It reads entries of the batch by name; its outputs are the
-    values that losses and metrics read. float32 in both graphs means float64 if the precision is fp64.
+    batch_graph  nodes computed from fields alone, on each rank for its rows; their outputs are added to the batch
+    graph        the model: reads entries of the batch, returns what losses and metrics read
+    draws        paths of nodes whose random numbers depend on the layout
+    recipe       dict from each file of the recipe to its text
+    memory       predicted memory, one item for each kind of device; () if not predicted
+    not_traced   why memory was computed from shapes instead of a trace; "" if it was traced
+    estimate     predicted time; None if the hardware is unknown
+    choice       candidates of `parallelism: auto`; None if the recipe chose the mode
+    settings     dict from dotted path to value of the resolved recipe, only for comparing runs
+    language     version of the recipe language
+    fingerprint  hash of what decides the numbers, the same for every layout
+    identity     hash of the whole plan
 
-    `recipe`: dict from each file of the recipe to its text. `settings`: dict from dotted path to value of the resolved
-    recipe, for comparing runs (`plan/settings.py`); the run does not read it. `language`: version of the recipe
-    language. `draws`: paths of nodes whose random numbers depend on the layout.
-
-    `memory`: predicted memory, one item for each kind of device; () if it was not predicted. `not_traced`: reason why
-    memory was computed from shapes instead of a trace; "" if it was traced. `estimate`: predicted time; None if the
-    hardware is unknown. `choice`: candidates of `parallelism: auto`; None if the recipe chose the mode.
-
-    `fingerprint`: hash of everything that decides the numbers, without `layout` and `logging`, so that a checkpoint is
-    recognised under another layout. `identity`: hash of the whole plan.
+    float32 in both graphs means float64 if the precision is fp64.
     """
 
     version: int

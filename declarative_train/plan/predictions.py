@@ -82,18 +82,17 @@ class TransferPlan:
 
 @dataclass(frozen=True, slots=True)
 class EstimatePlan:
-    """Predicted memory and time of a step on one kind of hardware, for the device that needs most. The prediction does
-    not change the run.
-
-    Seconds are per optimizer step; None if the speed of the hardware is unknown.
+    """Predicted memory and time of a step on one kind of hardware, for the device that needs most.
 
     memory_bytes          memory of a step
     device_memory_bytes   memory of the device; None if unknown
     low_s, high_s         range that contains 90 of 100 measured steps
     exposed_s             communication while nothing is computed
     bubble_s              idle time in the pipeline
-    data_s                time to make the batches of a step; the step waits for them if everything else takes less time
-    mfu, hfu              achieved share of the device's peak rate, without and with recomputed operations
+    data_s                time to make the batches of a step; the step waits if it is shorter
+    mfu, hfu              share of the device's peak rate, without and with recomputed operations
+
+    Seconds are per optimizer step; None if the speed of the hardware is unknown.
     """
 
     hardware: str

@@ -1,15 +1,14 @@
-"""Renaming of tensors from weight files: the key `rename` of `model.weights` renames, joins and drops tensors.
+"""Renaming of tensors from weight files by the entries `old: new` of `rename` in `model.weights`.
 
-An entry is `old: new`. `old` is the beginning of a name, or a selector if it has `*` or `{`. A selector without a dot
-matches at any depth, one with a dot only from the start of the name. The rest of the name after the match does not
-change. `*` in `new` is replaced by the text that `*` in `old` matched.
+old               new            effect
+`encoder`         `body`         names that begin with `encoder` begin with `body`
+`attn.*.w`        `att.*.w`      selector with a dot: matches from the start of a name; `*` keeps its text
+`w*`              `weight*`      selector without a dot: matches at any depth
+`{q,k,v}`         `qkv`          the tensors of these words are joined by rows, in this order
+`{q,k}`           `{a,b}`        the tensors are renamed one by one
 
-`{query,key,value}` in `old` matches each of these words. Tensors whose names differ only in this word are joined by
-rows, in the order of the words. They are renamed without joining if `new` has braces too, with one word for each
-tensor.
-
-For each name, the longest beginning that matches is replaced first. Then all selectors are applied, in the order of the
-recipe.
+The rest of a name does not change. For each name, the longest beginning that matches is replaced first; then all
+selectors are applied, in the order of the recipe.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Grid of a pipeline schedule: the action of each rank at each time.
+"""Grid of a pipeline schedule: the action of each rank at each time. The order of a rank's actions is torch's.
 
-torch decides the order of each rank's actions: its schedule classes are created with stub stages, without process group
-and device. An action is written as `0F1`: stage 0, forward of microbatch 1. `B` stands for a backward. `I` and `W` are
-the two halves of a backward: gradients of inputs, gradients of weights. `0F3+3B1` are two actions at the same time.
+`0F1`        stage 0, forward of microbatch 1
+`0B1`        its backward
+`0I1`, `0W1` halves of the backward: gradients of inputs, gradients of weights
+`0F3+3B1`    two actions at the same time
 
-Every action takes one unit of time, and starts as soon as its inputs exist. The empty cells of the grid are therefore
-the pipeline bubble.
+Every action takes one unit of time, and starts as soon as its inputs exist. Empty cells are the pipeline bubble.
 """
 
 from __future__ import annotations

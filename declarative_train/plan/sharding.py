@@ -22,13 +22,13 @@ def sharding_of(
     reshard: bool | int | None,
     in_pipeline: bool,
 ) -> ShardingPlan | None:
-    """Return the sharding of a model; None if `reshard` is None, because the mode does not shard parameters. `opened`:
-    the model's graph after `open_blocks`, in which each unit is one node.
+    """Return the groups of parameters that fsdp gathers together; None if `reshard` is None: the mode does not shard.
+    `opened`: the model's graph after `open_blocks`, in which each unit is one node.
 
-    The parameters of a unit are gathered together. Without a pipeline, there are two more groups: the nodes before the
-    first unit (an embedding), and those after the last unit (a norm and a head). The last group stays gathered, because
-    the backward begins with it. Parameters outside these groups stay gathered too: those of nodes between units, and
-    those that are tied or used several times. In a pipeline, everything stays gathered for the step."""
+    Each unit is a group. Without a pipeline, the nodes before the first unit (an embedding) and those after the last
+    unit (norm, head) are two more. Parameters between units, and those that are tied or used several times, are in no
+    group and stay gathered.
+    """
     if reshard is None:
         return None
     everything = tuple(parameters)

@@ -28,11 +28,12 @@ T = TypeVar("T", bound=Section)
 class Draft(NamedTuple):
     """Sections of a recipe that could be read, and what is known about the others.
 
-    `tree`: the merged YAML, with templates rendered. `sections`: {name: section}, without those that have errors or
-    that a fragment omits; an optional section that the recipe omits has its defaults. `scope`: the graph of the model,
-    with blocks expanded; None if it has errors. `split`: names of the data sets, also if another key of the section
-    `data` has errors; None if unknown. `rules`: the entries of `model.parameters` that could be read. `head`: the
-    values of the top-level keys that are not sections.
+    tree       the merged YAML, with templates rendered
+    sections   {name: section} without those that have errors or that a fragment omits
+    scope      graph of the model, with blocks expanded; None if it has errors
+    split      names of the data sets; None if unknown
+    rules      entries of `model.parameters` that could be read
+    head       values of the top-level keys that are not sections
     """
 
     tree: Mapping

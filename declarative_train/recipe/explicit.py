@@ -1,15 +1,11 @@
 """Explicit recipe: the recipe with every default written out, as plain data, for `dtrain show --explicit`.
 
-The keys that the recipe omits are added: those of sections, nodes and components, and block parameters. A default of
-`null` is not added, because it means that a value is absent. Paths are absolute, so that the text can be stored in any
-folder.
-
-Templates are replaced by their values, except two kinds. Those that read the environment, directly or through `vars`,
-are kept because the value may be a password. Those that read `index` are kept because their value differs in each copy
-of a `repeat`.
-
-A node whose type is a shipped block is not expanded, but gets all parameters of the block. A node inside a block of the
-recipe may be used in several places: a key is added to it only if its value is the same in all of them.
+added       omitted keys of sections, nodes, components and block parameters, except defaults of `null`
+paths       are absolute, so that the text can be stored in any folder
+templates   are replaced by their values. Those that read the environment are kept (it may be a password), and those
+            that read `index` (it differs in each copy of a `repeat`)
+blocks      a shipped block gets all its parameters and is not expanded. A node inside a block of the recipe gets a
+            key only if its value is the same wherever the block is used
 """
 
 from __future__ import annotations

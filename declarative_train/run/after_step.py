@@ -78,12 +78,12 @@ class AfterStep:
         return improved, state.step - state.stop_step >= early.patience_steps
 
     def save(self, improved: bool, *, wanted: bool, ends: bool) -> Iterator[Event]:
-        """Start to save a checkpoint of the current step, if it is not saved yet. First wait for the previous save.
-        Yield the events of saves that have ended; `report_saved` yields later the event of a save in the background.
+        """Start to save a checkpoint of the current step, if it is not saved yet, after the previous save has ended.
+        Yield the events of ended saves; `report_saved` yields that of a save in the background later.
 
-        `improved`: the checkpoint is the best so far. `wanted`: save even if the recipe asks for no checkpoints,
-        because the run was asked to stop. `ends`: no step follows, so an error of the new save is raised now. If steps
-        follow and the previous save hangs, nothing is saved.
+        `improved`  the checkpoint is the best so far
+        `wanted`    save even if the recipe asks for no checkpoints, because the run was asked to stop
+        `ends`      no step follows, so an error is raised now. Otherwise nothing is saved if the previous save hangs
         """
         checkpoint = self._plan.checkpoint
         if (checkpoint is None and not wanted) or self._saved_step == self._state.step:

@@ -45,9 +45,8 @@ class Beat:
     count       number of batches so far
     is_saving   the rank saves a checkpoint
     collective  the collective in which the rank waits, or ""
-    looks       how many times the heartbeat thread has checked whether the rank waits in a collective; it does not
-                check before the first step has ended and during saves
-    busy        how many of these checks found that the rank was not waiting
+    looks       checks of whether the rank waits in a collective; none before the first step has ended and during saves
+    busy        checks that found that the rank was not waiting
     """
 
     rank: int

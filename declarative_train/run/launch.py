@@ -68,15 +68,15 @@ def launch(
 ) -> Outcome:
     """Run a plan and return how it ended.
 
-    `resume`         None for a new run, `auto`, or the path of a run or checkpoint
-    `max_steps`      number of steps after which this session ends
-    `sinks`          function that opens the sinks; None: the sinks of the terminal and of the plan
-    `hosted`         the run must not end this process, such as a notebook: a second interrupt raises KeyboardInterrupt
-    `folder`         the run's folder; None: a new folder among the runs of the recipe
-    `seat`           on several nodes: index and address of this node, which is node 0; None: one node
-    `head`           on several nodes: the key-value store that this node serves
-    `recompile`      function that takes a number of nodes and returns the plan for it; None: the number is fixed
-    `work`           function that the ranks call instead of training
+    `resume`      None for a new run, `auto`, or the path of a run or checkpoint
+    `max_steps`   number of steps after which this session ends
+    `sinks`       function that opens the sinks; None: those of the terminal and of the plan
+    `hosted`      the run must not end this process (a notebook): a second interrupt raises KeyboardInterrupt
+    `folder`      the run's folder; None: a new one among the runs of the recipe
+    `seat`        index and address of this node, node 0 of several; None: one node
+    `head`        the key-value store that this node serves to the others
+    `recompile`   function from a number of nodes to the plan for it; None: the number is fixed
+    `work`        function that the ranks call instead of training
     """
     lock = RunLock()
     session: Session | None = None

@@ -31,11 +31,10 @@ _SHOWN: list[object] = []  # files that other ranks of this machine read
 
 def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, Store]:
     """Return two key-value stores that all ranks share. The first is empty at each start of the ranks; the second keeps
-    its entries when the launcher restarts them. `world`: number of ranks. `visible`: devices of this rank, which it
-    writes to the first store. Raises RunFailure if the launcher set no address, or if ranks do not start in time.
+    its entries when the launcher restarts them. Raises RunFailure if the launcher set no address, or if ranks do not
+    start in time.
 
-    The first store is the second one with a prefix for its keys, which is new at each start. Rank 0 writes the prefix
-    for each other rank, under a number that this rank has drawn from a counter."""
+    `world`: number of ranks. `visible`: devices of this rank, which it writes to the first store."""
     from torch.distributed.distributed_c10d import PrefixStore
 
     lasting = PrefixStore("dtrain", _reach(rank))

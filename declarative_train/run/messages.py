@@ -21,11 +21,14 @@ LOOK_S = 0.2  # between two exchanges of an agent and the coordinator
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """Result of a round (a start of all ranks) on one node. `code`: exit code of the ranks; None if they failed or were
-    stopped before rank 0 ended. `deaths`: a dict from each failed rank to its exit code. `failures`: reports of the
-    failures. `late`: why ranks that were asked to stop did not save, or None. `waiting`: the files that ranks wrote
-    because they waited too long for others, as a dict from file name to content. `nodes`: a dict from each rank to a
-    text that names its node."""
+    """Result of a round (a start of all ranks) on one node.
+
+    code      exit code of the ranks; None if they failed or were stopped before rank 0 ended
+    deaths    dict from each failed rank to its exit code
+    failures  reports of the failures
+    late      why ranks that were asked to stop did not save, or None
+    waiting   dict from file name to content: written by ranks that waited too long for others
+    nodes     dict from each rank to a text that names its node"""
 
     code: int | None
     deaths: dict[int, int]

@@ -1,12 +1,10 @@
-"""Signals that ask a run to stop after the current step. A thread receives them, even while the training loop waits in
-C++.
+"""Signals that ask a run to stop after the current step.
 
-A terminal sends SIGINT and SIGHUP. Slurm, Kubernetes and other schedulers send SIGTERM, or SIGUSR1 or SIGUSR2 if the
-user chose one of these as the warning before the time limit.
+SIGINT, SIGHUP             from a terminal
+SIGTERM, SIGUSR1, SIGUSR2  from schedulers such as Slurm and Kubernetes
 
-The C-level handler runs in the thread that the kernel chose, and writes the signal's number to a pipe. The watching
-thread reads the pipe. So a rank that hangs in a collective still exits when the time to stop is over. For a checkpoint
-that is being written another time limit applies, because an unfinished checkpoint is worthless.
+A thread receives them, so that a rank that hangs in a collective still exits when the time to stop is over. A
+checkpoint that is being written has another time limit, because an unfinished checkpoint is worthless.
 """
 
 from __future__ import annotations
@@ -55,10 +53,10 @@ SAVING = Saving()
 class StopRequest:
     """Request to stop this process, made by a signal. Call `install` from the main thread, and `restore` at the end.
 
-    `on_first`   function called at the first signal
-    `on_second`  function called at the second signal; None: ignore it, as in a rank, which may get one Ctrl-C twice
-    `on_late`    function called if no step ends in time after the first signal; None: no time limit
-    `is_closing` function that returns whether another rank has exited, so that no step or checkpoint can be completed
+    `on_first`   called at the first signal
+    `on_second`  called at the second; None: ignore it, as in a rank, which may get one Ctrl-C twice
+    `on_late`    called if no step ends in time after the first signal; None: no time limit
+    `is_closing` returns whether another rank has exited, so that no step can be completed
     `number`     the first signal; None if there was none
     `raises`     a second signal raises KeyboardInterrupt in the main thread
     """

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 class DueActions(NamedTuple):
     """Actions that are due after one step. `step` and `epoch` count from 1.
 
-    `num_rows`      number of rows in the global batch, without padding; the last batch of an epoch may have fewer
-    `lr_factor`     factor by which the lr schedule multiplies the learning rate in this step
-    `log`           the step is a logging step: means of losses and metrics are written
-    `window_ends`   the logged means start anew after this step; False if it is logged only as the session's last step
+    `num_rows`      rows in the global batch, without padding; fewer at the end of an epoch
+    `lr_factor`     factor of the lr schedule in this step
+    `log`           means of losses and metrics are written
+    `window_ends`   the means start again after this step; False if only the session's end is why it is logged
     `evaluation`    the sets are evaluated
     `checkpoint`    a checkpoint is saved
-    `epoch_ends`    the step is the last of an epoch
-    `closes_epoch`  the step is the last of an epoch, or of a run shorter than an epoch
-    `anything`      log, evaluation, checkpoint or closes_epoch, which all need values from the device
+    `epoch_ends`    last step of an epoch
+    `closes_epoch`  last step of an epoch, or of a run shorter than an epoch
+    `anything`      log, evaluation, checkpoint or closes_epoch: values from the device are needed
     """
 
     step: int

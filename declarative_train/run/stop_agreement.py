@@ -1,9 +1,8 @@
 """Agreement of all ranks to stop after the same step, before the run is complete.
 
-A run in a single process checks for a request to stop after every step. Several ranks must agree: each one has a number
-(its vote) for each reason to stop, and the ranks sum these numbers in the message that sums the losses. They do this
-about once a second, or more often if the run logs more often. They also sum their step times, so that all ranks compute
-the same next step at which to do this."""
+Each rank has a number (its vote) for each reason to stop. About once a second, or at each logging step if that is more
+often, the ranks sum these numbers and their step times in the message that sums the losses. From the times, all ranks
+compute the same next step at which to do this. A single process checks after every step."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
 """Ranks that a launcher started: `torchrun ... -m declarative_train run RECIPE`, srun, mpirun.
 
-Rank 0 compiles the recipe and sends the plan to the others, so that an error is reported once. The plan must have as
-many ranks as the launcher started. Before they have the plan, the ranks communicate through the launcher's key-value
-store, because device and network of a rank depend on the plan. If the launcher has no store, rank 0 opens one, and
-exits last.
-
-Every rank exits by `os._exit`. Otherwise threads of torch could abort the exit and change the exit code."""
+Rank 0 compiles the recipe and sends the plan to the others, so that an error is reported once. Before they have the
+plan, the ranks communicate through the launcher's key-value store or, without one, through that of rank 0, which exits
+last. The plan must have as many ranks as the launcher started."""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
 """Merger of the trees of several files, first to last, by the rules of `extends` (docs/language-reference.md, "Putting
 recipes together").
 
-Mappings are merged key by key. A list or scalar replaces the earlier value. A mapping with another `type` replaces the
-whole mapping of the base. `null` removes a key, which must exist. If two keys exclude each other (`epochs`, `steps`),
-the later one removes the earlier one.
+mapping                   merged key by key; one with another `type` replaces the earlier one
+list, scalar              replaces the earlier value
+null                      removes a key, which must exist
+keys that exclude others  the later one removes the earlier one (`epochs`, `steps`)
+`loss`, `losses`          short and long form: the later one replaces the earlier one, but is merged into it if the
+                          later one has all its entries
 
-`loss` is the short form of `losses` with one entry. A later short form replaces an earlier long form that has other
-entries. A later long form replaces an earlier short form, unless it has an entry of the same name: then the two are
-merged.
-
-New keys are appended. Every value keeps its span, and dropped values are recorded."""
+Every value keeps its span, and dropped values are recorded."""
 
 from __future__ import annotations
 
@@ -57,20 +56,14 @@ def _accept(root: Mapping) -> Diagnostic | None:
 class MergeRules(NamedTuple):
     """Functions and tables for merging that depend on the recipe language. The package `recipe` provides them.
 
-    `normalise(path, node)` returns the long form of the value at a path. It is called for every value outside lists
-    whose path has at most `depth` keys, outer values first.
-
-    `exclusive`: sets of paths. The paths in a set are keys of one mapping that exclude each other: if a later file sets
-    one of them, the others are removed from the mapping of the earlier files. `*` in a path matches any name.
-
-    `default_type(path)` returns the `type` of a mapping that has none (a field without `type` is a `tensor`), or None.
-
-    `opened(path, word, over)` is called if the base has a word, such as `fsdp`, where a later file has the mapping
-    `over`. It returns the mapping that the word stands for, into which `over` is merged. None: the word stands for no
-    mapping.
-
-    `foreign(root)` returns the diagnostic for a file that is not a recipe, or None. That diagnostic is then the only
-    one of the file."""
+    normalise(path, node)      long form of the value at a path, for values outside lists
+    exclusive                  sets of paths of keys that exclude each other; `*` matches any name. If a later file sets
+                               one key, the others are removed from the earlier files
+    default_type(path)         the `type` of a mapping without one (`tensor` for a field), or None
+    opened(path, word, over)   the mapping for which `word` (`fsdp`) stands, into which a later file's mapping `over` is
+                               merged; None if there is none
+    foreign(root)              the only diagnostic of a file that is not a recipe, or None
+    depth                      largest number of keys of a path for which `normalise` is called"""
 
     normalise: Callable[[Path, Node], Node] = _keep
     exclusive: tuple[frozenset[Path], ...] = ()

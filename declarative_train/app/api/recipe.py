@@ -149,12 +149,12 @@ class Recipe:
     ) -> Run:
         """Lint, compile and train to the end, as `dtrain run` does. Plugins are imported. Return the run.
 
-        `resume`: `"auto"` continues from the newest checkpoint among this recipe's runs; the path of a run or
-        checkpoint continues from there. `max_steps`: stop after this number of optimizer steps. `quiet`: print problems
-        only. Raises DtrainError if the recipe has errors or the run fails, and ValueError if `max_steps` is below 1.
+        `resume`     `"auto"`: the newest checkpoint among this recipe's runs; or the path of a run or checkpoint
+        `max_steps`  stop after this number of optimizer steps
+        `quiet`      print problems only
 
-        An interrupt (the stop button of a notebook) stops the run after the current step, with a checkpoint. A second
-        interrupt raises KeyboardInterrupt.
+        Raises DtrainError if the recipe has errors or the run fails, and ValueError if `max_steps` is below 1. An
+        interrupt stops the run after the current step, with a checkpoint; a second one raises KeyboardInterrupt.
         """
         return self.plan(plugins=True).run(resume=resume, max_steps=max_steps, quiet=quiet)
 

@@ -117,14 +117,16 @@ class Run:
         device: str = "auto",
         ranks: int = 1,
     ) -> Table:
-        """Apply the model to new rows, as `dtrain predict` does. Return a table. For a target of classes, it has class
-        names and probabilities; for other targets, numbers in the unit of the target's column.
+        """Apply the model to new rows, as `dtrain predict` does. Return a pandas DataFrame, or a pyarrow Table without
+        pandas: class names and probabilities for targets of classes, else numbers in the unit of the target's column.
 
-        `rows`: a pandas DataFrame or Series (one row), a pyarrow Table, a mapping of columns, a list of rows, or the
-        path of a file (csv, jsonl, parquet, npy). `outputs`: nodes whose outputs are returned unchanged, such as an
-        embedding. `keep`: columns of `rows` to repeat in the result. `ranks`: number of processes that share the rows;
-        it does not change the result. The result is a pandas DataFrame, or a pyarrow Table if pandas is not installed.
-        If `rows` is a DataFrame, the result has its index. Raises DtrainError.
+        `rows`     pandas DataFrame (whose index the result has) or Series (one row), pyarrow Table, mapping of columns,
+                   list of rows, or path of a file (csv, jsonl, parquet, npy)
+        `outputs`  nodes whose outputs are returned unchanged, such as an embedding
+        `keep`     columns of `rows` to repeat in the result
+        `ranks`    number of processes that share the rows
+
+        Raises DtrainError.
         """
         from declarative_train.inference.predict import Prediction
 

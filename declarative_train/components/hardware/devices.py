@@ -1,11 +1,10 @@
-"""Table of known devices. Every figure is from the data sheet named with it, for tensor cores without sparsity (half of
-the figures that the data sheets of Hopper, Ada and Blackwell print in bold).
+"""Table of known devices. Figures are from the data sheet named with each, for tensor cores without sparsity (half of
+the figures in bold in the data sheets of Hopper, Ada and Blackwell). AMD's GPUs have the device type cuda in torch.
 
-Links: NVLink one way is half of the figure in the data sheet (both ways); PCIe x16 one way is 16 GB/s in generation 3,
-32 in 4, 64 in 5. Networks are those of NVIDIA's own servers: a 400 Gb/s adapter per GPU in DGX H100, H200 and B200, 800
-Gb/s in DGX B300, 200 Gb/s in DGX A100, four of 100 Gb/s for eight GPUs in DGX-1. For cards that are sold for any
-server, 100 Gb/s for a node of eight is assumed (A100 and H100 on PCIe: 200). AMD's GPUs have the device type cuda in
-torch.
+NVLink     GB/s one way: half of the figure in the data sheet
+PCIe x16   GB/s one way: 16 in generation 3, 32 in 4, 64 in 5
+network    that of NVIDIA's own servers (DGX). For cards sold for any server: 100 Gb/s for a node of eight (A100 and
+           H100 on PCIe: 200), an assumption
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """Random start values by index: element i of a parameter is a pure function of (seed, name, i).
 
-A rank that holds some rows of a parameter computes only these rows, in any order and with any number of threads. It
-gets the same values as a rank that computes the whole parameter. The random numbers come from
-`components/counter_rng.py`; normal numbers are made from them as in Box and Muller (1958). They are float32 for every
-dtype, with 24 random bits each, as in torch.
+So a rank that holds some rows of a parameter computes only these, with the same values as a rank that computes all. The
+random numbers come from `components/counter_rng.py`; normal numbers are made as in Box and Muller (1958). They are
+float32 for every dtype, with 24 random bits, as in torch.
 
-The numbers are computed in blocks, which are the same on every rank and fill the processor's vector registers exactly.
-The reason: torch and numpy may compute the last few elements of an array by another routine, whose results differ in
-the last bit."""
+Numbers are computed in blocks that are the same on every rank and fill the processor's vector registers exactly,
+because torch and numpy may compute the last few elements of an array with other rounding."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Groups of samples, the same for any layout, for nodes with `over: N samples` (batch norm, contrastive losses).
 
-A group is N consecutive samples of the global batch. `data/spec.py` orders the global batch so that the rows that all
-data-parallel ranks process at once are consecutive. N is a divisor or a multiple of microbatch_size, the number of rows
-of a microbatch on one rank. If it is a divisor, a microbatch has several groups. If it is a multiple, the samples of a
-group are on N / microbatch_size neighbouring ranks.
+A group is N consecutive samples of the global batch. N is a divisor or a multiple of microbatch_size (rows of a
+microbatch on one rank): a microbatch has several groups, or a group extends over N / microbatch_size neighbouring
+ranks.
 
 The engine does this, the first two lines once and the others in every step:
 
@@ -14,11 +13,9 @@ The engine does this, the first two lines once and the others in every step:
   end_step(model, ranks)                  # running statistics: the mean over the groups of the step
 
 A forward without `begin` (evaluation, shape inference) changes no state; batch norms then use running statistics.
-Running statistics are equal on all ranks after `end_step`, so they are neither broadcast nor averaged.
 
-In an evaluation, the groups of a loss are N consecutive samples of the evaluated set, independent of the ranks and
-their batches. A group may begin in one batch and end in a later one, so the evaluation calls `take_rest` after the last
-batch.
+In an evaluation, a group may begin in one batch and end in a later one. So the evaluation calls `take_rest` after the
+last batch.
 """
 
 from __future__ import annotations

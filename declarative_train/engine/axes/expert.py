@@ -1,10 +1,9 @@
-"""Expert parallelism, the `expert` axis: its ranks have different rows, and each rank has some of the experts of every
-mixture-of-experts layer.
+"""Expert parallelism, the `expert` axis: its ranks have different rows, and each has some experts of every layer `moe`.
 
-Such a layer (`moe`, or one in a library's model) sends each row to the ranks with the row's experts, and receives the
-results (`ExpertRanks`). So the gradient of an expert is already the sum over all ranks of the axis. It is averaged over
-the ranks with a copy of the same expert, and divided by the number of ranks of the axis. Other parameters are whole on
-every rank, or sharded over `shard` and `expert` together."""
+Such a layer (or one in a library's model) sends each row to the ranks with its experts, and receives the results
+(`ExpertRanks`). So the gradient of an expert is already the sum over the axis. It is averaged over the ranks with a
+copy of the expert, and divided by the size of the axis. Other parameters are whole on every rank, or sharded over
+`shard` and `expert` together."""
 
 from __future__ import annotations
 

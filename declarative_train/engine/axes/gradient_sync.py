@@ -24,15 +24,13 @@ def do_nothing(*_: object) -> None:
 class GradientSync:
     """Functions with which an axis combines the gradients of its ranks. The defaults are for a single process.
 
-    `call`           runs the model on a chunk in training (in a pipeline, the schedule does this)
-    `begin`          called before each chunk. First argument: number of rows without padding; None: no padding. Second
-                     argument: whether this is the last chunk of the step
-    `end`            called after the backward of each chunk
-    `reduce`         called after the last backward: turns this rank's gradients into those of the whole batch
-    `norm`           returns the norm of all given gradients together, including their shards on other ranks
-    `finish`         called after the optimizer's update, to update running statistics. Argument: bool tensor, false if
-                     the update was skipped; None if no update is ever skipped
-    `is_replicated`  whether every rank has the whole model and the whole optimizer state
+    `call`           runs the model on a chunk in training
+    `begin`          before each chunk; given (number of rows without padding or None, whether it is the last chunk)
+    `end`            after the backward of each chunk
+    `reduce`         after the last backward: turns this rank's gradients into those of the whole batch
+    `norm`           norm of all given gradients, including their shards on other ranks
+    `finish`         after the update; given a bool tensor, false if it was skipped, or None if none is ever skipped
+    `is_replicated`  every rank has the whole model and the whole optimizer state
     """
 
     call: Call

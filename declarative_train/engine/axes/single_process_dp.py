@@ -1,17 +1,11 @@
-"""Data parallelism in one process, mode `dp`: the rows are split, each copy of the model (replica) computes a slice of
-them, and the outputs are joined.
+"""Data parallelism in one process, mode `dp`: each copy of the model (replica) computes a slice of the rows.
 
-The loss is computed once, from the joined outputs. So gradients need no averaging, and the loss is scaled as without
-data parallelism.
+The outputs are joined and the loss is computed once from them. So gradients need no averaging, and the loss is scaled
+as without data parallelism. A replica gets the rows that a rank of `ddp` would get.
 
-On CUDA, as in nn.DataParallel, each forward copies the parameters to the devices, the replicas run in threads, and
-their gradients are summed on the first device. Unlike in nn.DataParallel, the replicas are created only once, because a
-new copy of an fx.GraphModule would be compiled again. On the CPU the replicas share the parameters and run one after
-the other: threads would cost more time than they save, and make the random numbers of dropout depend on timing
-(docs/torch-facts.md, section 3).
-
-A replica gets the rows that a rank of `ddp` would get: at most `microbatch_size` rows. If a batch is short, the last
-replicas get fewer rows, or none."""
+on CUDA     each forward copies the parameters to the devices; replicas run in threads; their gradients are summed on
+            the first device (as in nn.DataParallel, but replicas are created once)
+on the CPU  replicas share the parameters and run one after the other (docs/torch-facts.md, section 3)"""
 
 from __future__ import annotations
 
@@ -81,6 +75,7 @@ class Replicas:
         self._on_cuda = devices[0].type == "cuda"
         self._parameters = list(model.parameters())
         memo: dict[int, Any] = {id(parameter): parameter for parameter in self._parameters}
+        # created once: a new copy of an fx.GraphModule would be compiled again
         self.modules = [model, *(copy.deepcopy(model, dict(memo)) for _ in devices[1:])]
         self.groups = [SampleGroups(microbatch_size) for _ in devices]
         for module, groups in zip(self.modules, self.groups, strict=True):

@@ -1,10 +1,9 @@
-"""Tensor parallelism, the `tensor` axis: its ranks read the same rows, and each rank computes some of the features,
-attention heads or vocabulary.
+"""Tensor parallelism, the `tensor` axis: its ranks read the same rows, and each computes some features, heads or
+vocabulary.
 
-The plan says which layers are divided (`Cuts`). The parameters of such a layer are replaced by this rank's parts of
-them. These are plain tensors, so other axes can replicate or shard them. Autograd functions around the layer sum its
-outputs and the gradients of its inputs over the ranks. Parameters that are not divided have the same value and gradient
-on all these ranks.
+The parameters of the layers that the plan divides (`Cuts`) are replaced by this rank's parts: plain tensors, so other
+axes can replicate or shard them. Autograd functions around a layer sum its outputs and the gradients of its inputs over
+the ranks. Undivided parameters have the same value and gradient on all ranks.
 """
 
 from __future__ import annotations

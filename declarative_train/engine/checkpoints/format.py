@@ -1,12 +1,10 @@
 """Tensor files of checkpoints: torch's distributed checkpoints (DCP) over fsspec, with two changes.
 
-- DCP reads its `.metadata` with `pickle.load`, and entries that are not tensors with
-  `torch.load(weights_only=False)`. Both can execute code from the file. Here metadata is read with a list of allowed
-  classes, and entries that are not tensors are rejected.
-- Files are hashed while they are written, so that a manifest can contain their sizes and checksums.
+- Nothing in a file is executed: the metadata is unpickled with a list of allowed classes, and entries that are not
+  tensors are rejected. (DCP uses `pickle.load` and `torch.load(weights_only=False)`.)
+- Files are hashed while they are written, so that a manifest can contain their checksums.
 
-Importing this module imports DCP (0.6 s). So `run/checkpoint.py` imports it when training starts, before the first
-save."""
+Importing this module imports DCP (0.6 s), so `run/checkpoint.py` imports it when training starts."""
 
 from __future__ import annotations
 
@@ -221,11 +219,11 @@ def save_tensors(
     retry: Retry | None = None,
     prepare: Callable[[], object] = lambda: None,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, list[int]]]:
-    """Write tensors into the folder `path`. Return (files, shapes). `files`: {file that this rank wrote: its size and
-    checksum}. `shapes`: {tensor of any rank: its shape}, on the rank that coordinates the save; {} on the others.
+    """Write tensors into the folder `path`. Return (files, shapes): {file that this rank wrote: its size and checksum},
+    and {tensor of any rank: its shape} on the rank that coordinates the save, {} on others.
 
-    `alone`    only this process writes; otherwise all ranks of `group` (None: all ranks) must call this together
-    `cuts`     a dict from each tensor that the axis `tensor` or `expert` divides to the part that this rank has
+    `alone`    only this process writes; otherwise all ranks of `group` (None: all) must call this together
+    `cuts`     dict from each tensor that the axis `tensor` or `expert` divides to this rank's part
     `retry`    repeats failed operations; None: nothing is repeated
     `prepare`  function that creates the empty folder
 

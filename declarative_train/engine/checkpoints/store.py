@@ -1,13 +1,13 @@
 """Checkpoint store: it lists, checks, publishes and removes the checkpoints of one run.
 
-    <run>/checkpoints/step_00000120/manifest.json     written last: a folder without it is not a checkpoint
+    <run>/checkpoints/step_00000120/manifest.json     written last
                                     .metadata, __0_0.distcp, ...
 
-A folder without a manifest is unfinished: a save or a removal was interrupted. A checkpoint is damaged if its manifest
-was changed, or if its files do not have the sizes and checksums of the manifest. Unfinished and damaged checkpoints are
-never used or counted. Manifest and sizes are checked whenever checkpoints are listed. Checksums need all bytes of the
-files, so they are checked only before a run resumes from a checkpoint (`newest`). On a local disk a checkpoint is
-written under another name and then renamed."""
+without a manifest   unfinished: a save or a removal was interrupted
+damaged              the manifest was changed, or files do not have its sizes and checksums
+
+Both are never used or counted. Manifest and sizes are checked whenever checkpoints are listed. Checksums are checked
+only before a run resumes (`newest`), because they need all bytes of the files."""
 
 from __future__ import annotations
 

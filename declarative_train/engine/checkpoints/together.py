@@ -121,12 +121,11 @@ def choose_writers(layout: LayoutPlan) -> list[int]:
 def make_node_groups(
     layout: LayoutPlan, members: Sequence[int], everyone: ProcessGroup | None, limit: timedelta, *, writes: bool
 ) -> NodeGroups:
-    """Return the NodeGroups of the ranks `members`, all of which must call this. `everyone`: an existing group of
-    exactly these ranks (None: torch's default group). It becomes the node's group if all of them are on one node.
-    `limit`: time limit of messages. `writes`: also make `firsts`, the group of the first rank of each node.
+    """Return the NodeGroups of the ranks `members`, all of which must call this.
 
-    `firsts` is made last: torch numbers the groups that each rank makes, and only first ranks make this one. A group
-    that is made after it would have another number on the first ranks than on the others."""
+    `everyone`  existing group of exactly these ranks (None: torch's default group), used if all are on one node
+    `limit`     time limit of messages
+    `writes`    also make `firsts`, the group of the first rank of each node"""
     nodes: dict[int, list[int]] = {}
     for rank in members:
         nodes.setdefault(rank // layout.gpus_per_node, []).append(rank)
@@ -135,6 +134,7 @@ def make_node_groups(
         return NodeGroups(own[0], everyone)
     node, firsts = make_gloo_group(own, limit), [ranks[0] for ranks in nodes.values()]
     is_first = writes and own[0] == distributed.get_rank()
+    # made last: torch numbers the groups of each rank, and later ones would have other numbers on the first ranks
     return NodeGroups(own[0], node, make_gloo_group(firsts, limit) if is_first else None)
 
 
@@ -150,13 +150,14 @@ def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
 def collect(
     store: CheckpointStore, step: int, nodes: NodeGroups, retry: Retry, files: Rows, numbers: dict[str, float]
 ) -> tuple[Rows, Rows, dict[str, float]]:
-    """Collect the content of the manifest on rank 0. Return three dicts by name: files of the checkpoint, lists of
-    files, and numbers in the optimizer's state that are not tensors. On other ranks all three are empty. `files`: sizes
-    and checksums of the files that this rank wrote. `numbers`: the numbers of this rank.
+    """Collect the content of the manifest on rank 0. Return three dicts by name; on other ranks they are empty:
 
-    With several nodes, the first rank of each node writes a list of the node's files into the checkpoint. Then the
-    second dict has these lists, and the first has only DCP's metadata file. Raises PeerFailure if another node cannot
-    write its list, and the errors of `store.write`.
+    - files of the checkpoint (with several nodes only DCP's metadata file),
+    - lists of files (with several nodes: one list for each node, which its first rank writes into the checkpoint),
+    - numbers in the optimizer's state that are not tensors.
+
+    `files`: sizes and checksums of this rank's files. `numbers`: this rank's numbers. Raises PeerFailure if another
+    node cannot write its list, and the errors of `store.write`.
     """
     gathered = nodes.gather((files, numbers))
     if gathered is None:

@@ -1,10 +1,8 @@
 """Compilation of the model's units (its repeated blocks) with torch's compiler. Equal units share one compiled program.
 
-Every block is an `fx.GraphModule` with a class of its own, which the compiler treats as different code: 32 equal
-transformer blocks would be compiled 32 times. So blocks that differ only in the values of tensors get the same class.
-Parameters are inputs of the compiled program, so one program serves all these blocks. After eight programs for one
-function (`recompile_limit`) torch would run further calls uncompiled, with only a line in the log. The limit is raised
-to the number that the units may need."""
+Every block is an `fx.GraphModule` with a class of its own, and the compiler would compile 32 equal blocks 32 times. So
+blocks that differ only in the values of tensors get the same class. After `recompile_limit` programs for one function
+torch would run further calls uncompiled; the limit is raised to the number that the units may need."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
-"""Frozen weights of a model with adapters. Checkpoints do not contain these weights: they refer to the pretrained
-files.
+"""Frozen weights of a model with adapters. Checkpoints do not contain them, but refer to the pretrained files.
 
 A reference is a dict in the manifest's list `base`:
 
     weights    the entry of `model.weights`, which says how tensors of the files become parameters
     names      a dict from each parameter to its further names, if it is tied
     dtype      dtype of the parameters
-    files      size and SHA-256 of each file; of a file of more than `WHOLE_BYTES`, the SHA-256 covers the header and a
-               piece from the middle of each tensor
+    files      size and SHA-256 of each file; above `WHOLE_BYTES`, of its header and a piece of each tensor
     from_here  path of the files relative to the checkpoint, so that both can be moved together
 """
 

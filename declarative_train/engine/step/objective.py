@@ -70,13 +70,13 @@ class Objective:
         ]
 
     def counts(self, values: Values, row_weight: torch.Tensor | None, num_rows: int) -> torch.Tensor:
-        """Return, for each of the L loss terms, the number of valid items in a chunk (the rows of one forward), or the
-        sum of their weights: a float64 tensor (L,) on the device. The loss is divided by the sum of these numbers over
-        all chunks of the global batch. If N ranks of the axis `context` compute the same loss, each returns 1 / N of
-        the number.
+        """Return the number of valid items in a chunk (the rows of one forward), or the sum of their weights, for each
+        of the L loss terms: float64 (L,) on the device. If N ranks of the axis `context` compute the same loss, each
+        returns 1 / N.
 
-        `values`: fields, and values computed from fields alone, by name. `row_weight`: 1, or 0 for rows that are
-        padding; None without padding. `num_rows`: number of rows without padding.
+        `values`      fields, and values computed from fields alone, by name
+        `row_weight`  1, or 0 for rows of padding; None without padding
+        `num_rows`    number of rows without padding
         """
         counts = [
             module.count(

@@ -59,15 +59,11 @@ def matmul_precision(matmul: str, device: torch.device) -> Iterator[None]:
 
 
 class CastParameters:
-    """Context in which copies in `dtype` replace the floating-point parameters of modules. The parameters are cast
-    once, on entry. Parameters that fully_shard manages are not cast here.
+    """Context in which copies in `dtype` replace the floating-point parameters of modules, except those that
+    fully_shard manages. Parameters are cast once, on entry. Gradients accumulate in the parameters, in the parameters'
+    own dtype.
 
-    A gradient of a copy passes backward through the cast, and accumulates in the parameter in the parameter's own
-    dtype. The backward must run within the context too, because a recomputed unit reads its parameters again.
-
-    The backward of the casts gets a priority, so that autograd runs it as soon as possible. Without this it would run
-    last, because autograd runs nodes in the reverse order of the forward, and the casts come first. Until then every
-    gradient would also exist in half precision, and DistributedDataParallel would wait.
+    The backward must run within the context too, because a recomputed unit reads its parameters again.
     """
 
     def __init__(self, modules: Iterable[nn.Module], dtype: torch.dtype) -> None:
@@ -88,6 +84,7 @@ class CastParameters:
         for parameter, places in self._places:
             copy = parameter.to(self._dtype)
             if copy.grad_fn is not None:
+                # autograd would run the backward of the casts last; until then gradients would exist in both dtypes
                 copy.grad_fn._set_sequence_nr(AT_ONCE)  # type: ignore[attr-defined]
             for module, name in places:
                 put_parameter(module, name, copy)

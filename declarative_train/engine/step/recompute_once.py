@@ -1,10 +1,8 @@
-"""Activation checkpointing for a backward that is divided into several calls to autograd. Zero-bubble pipeline
-schedules do this: one call computes the gradients of a stage's inputs, and one call those of each group of its weights.
+"""Activation checkpointing for a backward that is divided into several calls to autograd, as in zero-bubble pipelines.
 
-torch's own checkpointing recomputes a unit in each of these calls, and keeps recomputed tensors that a call did not
-use. With it, a stage of two llama blocks ran one forward for each weight, and needed more memory than without
-checkpointing. Here a unit is recomputed once, when the first of its saved tensors is used. Each tensor is freed
-together with the autograd graph that refers to it."""
+There, one call computes the gradients of a stage's inputs, and one call those of each group of its weights. torch's own
+checkpointing would recompute a unit in each of these calls. Here a unit is recomputed once, when the first of its saved
+tensors is used. Each tensor is freed together with the autograd graph that refers to it."""
 
 from __future__ import annotations
 

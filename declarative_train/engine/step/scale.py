@@ -2,13 +2,11 @@
 
 loss of a microbatch = sum over its terms of  weight x sum x dp_size / global count
 
-Here `sum` is a term's sum over the microbatch, and `dp_size` the number of ranks whose gradients torch averages (1 in
-the modes `single` and `dp`). The global count is the number of the term's valid items in the global batch, over all
-ranks, accumulation steps and microbatches. The only other factor is that of `LossScale` in fp16, by which the update
-divides the gradients again.
+sum            of the term over the microbatch
+dp_size        number of ranks whose gradients torch averages (1 in the modes `single` and `dp`)
+global count   valid items of the term in the global batch, over all ranks and microbatches
 
-Counts that depend on values (ignored targets, masks, class weights) are summed over the ranks, once per step, in
-float64, before the first backward. All other counts follow from the number of rows."""
+In fp16 there is one more factor (`LossScale`), by which the update divides the gradients again."""
 
 from __future__ import annotations
 

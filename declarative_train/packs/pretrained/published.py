@@ -43,12 +43,12 @@ class ModelHead(NamedTuple):
 
 
 class ModelKind(NamedTuple):
-    """Kind of model in a family, as a library defines it: a `model_type` of transformers, or an `architecture` of timm.
-    The fields are keys of the files in families/, which the first lines of families/llama.yaml explain.
+    """Kind of model in a family: a `model_type` of transformers, or an `architecture` of timm. The fields are keys of
+    the files in families/, which the first lines of families/llama.yaml explain.
 
-    architecture  class name of the model; without its head if models of this kind may have several heads
+    architecture  class name of the model; without its head if models of this kind may have several
     base          class name of the model without a head
-    prefix        beginning of the tensors' names in files of a model with a head
+    prefix        beginning of tensor names in files of a model with a head
     heads         heads that models of this kind may have, by name"""
 
     library: str

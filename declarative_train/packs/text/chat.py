@@ -1,10 +1,9 @@
 """Chat templates: render a dialogue as text, encode it, and mark the tokens that count in the loss.
 
-A dialogue is a list of messages {role, content, ...}, as JSON text; tables convert columns of lists to this form. The
-rendered text is that of `apply_chat_template` of transformers. The assistant's answers are the text within the tag `{%
-generation %}`. If a template does not have this tag, an answer is the text that the template's loop over messages
-writes for the assistant's message. If this text begins with the prompt for an answer, the prompt does not belong to the
-answer. An answer counts in the loss unless its message has a flag that excludes it (`FLAGS`)."""
+A dialogue is a list of messages {role, content, ...}, as JSON text. The rendered text is that of `apply_chat_template`
+of transformers. The assistant's answers count in the loss, unless a message has a flag that excludes it (`FLAGS`). An
+answer is the text within the tag `{% generation %}`. Without this tag, it is the text that the template's loop over
+messages writes for the assistant's message, without the prompt for an answer."""
 
 from __future__ import annotations
 

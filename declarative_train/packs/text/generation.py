@@ -1,8 +1,7 @@
 """Generation of text with a trained model, token by token, from a prompt.
 
-If every node is causal self-attention or treats positions one by one, keys and values are cached, so that only the new
-position is computed for each token. Otherwise, and for texts longer than the model's context, all positions in the
-context are computed again for each token. In both cases the logits are those of a plain forward over these positions.
+Keys and values are cached if every node is causal self-attention or treats positions one by one. Otherwise, and for
+texts longer than the context, all positions in the context are computed again for each token.
 
 The context is the length of the samples in training. It is that of the published model with which training began, if
 this is longer and every node accepts sequences of any length.

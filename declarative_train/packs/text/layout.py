@@ -52,8 +52,8 @@ def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dic
     ids        tokens; `pad` in padding
     mask       false in padding
     segments   number of the piece in its row, from 1; 0 in padding
-    positions  position in the piece, from 0; in padding, position in the padding
-    trained    whether the token counts in the loss; false for the first token of a piece, as nothing predicts it"""
+    positions  position in the piece, or in the padding, from 0
+    trained    the token counts in the loss; false for the first of a piece, which nothing predicts"""
     import numpy as np
 
     begins, sizes, segments = _add_padding(pieces, length)

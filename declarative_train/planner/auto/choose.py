@@ -1,14 +1,11 @@
 """Choice of a mode for `parallelism: auto`, and its reason. If no mode fits: changes of the recipe with which one fits.
 
-Every candidate is checked by the rules for its mode, by its memory, and by its predicted step time. The shortest time
-wins. Times that differ by less than a hundredth count as equal, because estimates are not more exact; then the simpler
-mode wins.
+All candidates have an estimate of time and memory. A trace (a step on tensors without memory) predicts memory better,
+but takes longer. So candidates are traced one at a time, the fastest first, until one fits. A candidate is excluded if
 
-The search is branch and bound. A candidate is excluded in three cases: parameters, gradients and optimizer state alone
-exceed the memory; a trace (a step on tensors without memory) showed that it does not fit; or its estimate exceeds the
-memory by more than the estimate's possible error. This error is smaller after a trace of a similar pipeline with
-another number of microbatches, which calibrates the estimate. Of the candidates that are left, the fastest is traced.
-This is repeated until a traced candidate fits; no other can be faster."""
+- parameters, gradients and optimizer state alone exceed the memory,
+- a trace showed that it does not fit, or
+- its estimate exceeds the memory by more than the estimate's possible error."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from declarative_train.planner.auto.target import Target, target_of
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.training import ActivationCheckpointing, Training
 
-EQUAL = 1.01
+EQUAL = 1.01  # times with a smaller ratio count as equal, because estimates are not more exact
 TOO_HIGH = 1.25  # highest ratio of estimate to need: 1.19 was measured (tests/planner/test_auto_search.py)
 CORRECTED_TOO_HIGH = 1.1
 MOST_HINTS = 3
@@ -34,14 +31,13 @@ FACTORS = (2, 4, 8, 16, 32, 64)  # by which hints increase the number of GPUs
 
 @dataclass(frozen=True, slots=True)
 class LayoutChoice:
-    """Result of `choose`: a chosen mode, or a candidate that must be examined before the choice, or only diagnostics if
-    no mode is possible.
+    """Result of `choose`: a mode, a candidate that must be examined before the choice, or only diagnostics.
 
     recipe         the recipe with the chosen mode in place of `auto`; None if none is chosen
     plan           the choice and its reasons, as the Plan stores them
-    doubtful       a candidate whose memory must be traced before the choice
-    is_last_hope   no candidate fits by the estimates, and `doubtful` is the smallest that is not traced
-    bounded        a candidate whose step time must be computed before the choice, because only a lower bound is known
+    doubtful       candidate whose memory must be traced before the choice
+    is_last_hope   no candidate fits by the estimates, and `doubtful` is the smallest untraced one
+    bounded        candidate whose step time must be computed first; only a lower bound is known
     """
 
     recipe: Recipe | None

@@ -21,65 +21,51 @@ Link = Literal["node", "network"]
 class Constants:
     """Constants of the time model. The defaults are for the engine of dtrain.
 
-    product_ramp_s         time added to each matrix product: its start and end do not use the whole device. Fitted
-    attention_efficiency   rate of fused attention relative to that of large products: FlashAttention-2 reaches up to
-                           0.73 of the peak of an A100 forward and 0.63 backward (Dao, 2023), 0.35 to 0.4 of an H100's
-                           (Shah et al., FlashAttention-3, 2024)
-    convolution_efficiency rate of convolutions (channels last) relative to that of large products. With it a step of
-                           ResNet-50 in bf16 is predicted at 0.86 of the time on an H200 (`make bench-gpu`) and 1.06 on
-                           an A100 (2,470 images/s, NVIDIA DeepLearningExamples, 2021)
-    memory_efficiency      part of the memory bandwidth that kernels reach: 1.75 of 2.04 TB/s on an A100 (BabelStream)
-    call_s                 time of the host for one operation: Python, dispatcher, launch. An assumption for our engine
-    link_efficiency        part of a link's bandwidth that large collectives reach inside a node: 235 of 300 GB/s on
-                           A100s with NVSwitch (nccl-tests, all-reduce)
-    network_efficiency     part of a link's bandwidth that large collectives reach between nodes. Fitted
-    link_latency_s         latency of a collective inside a node, for each rank that it passes on its way. Fitted
-    network_latency_s      latency of a collective between nodes, for each doubling of the nodes. An assumption, because
-                           published step times hardly depend on it
-    step_s                 time of a step that does not depend on the model: batch, loop, optimizer. An assumption for
-                           our engine
-    tensor_s               time of the optimizer for each tensor, if no kernel updates many tensors at once: on CPUs
-    shard_call_s           time of the host for a collective of fsdp, added to its latency: hooks, copies, views. Only
-                           on CPUs; a GPU does not wait for it
-    stage_call_s           time of the host for the forward or backward of a microbatch in a pipeline stage: messages
-                           and schedule. Only on CPUs; a GPU does not wait for it
-    draw_s                 time to draw a random number for dropout. Only on CPUs; a GPU draws while it waits for memory
-    fused_traffic          part of the memory traffic of elementwise operations that remains when they are compiled
-    fused_calls            part of the kernels of elementwise operations that remains when they are compiled: a chain of
-                           about three becomes one kernel. Both parts are assumptions, compared with torchtitan's
-                           compiled runs in docs/planner-times.md
-    assemble_per_s         bytes per second that a process gathers from rows in memory into a batch: 2.8e9 on a core of
-                           a server in use. The default is lower, because statistics and casts take time too
-    decode_per_s           values per second that a process reads and decodes from pictures: 3 x 224 x 224 values from a
-                           JPEG of 500 x 375 pixels in 2.6 ms by Pillow, on the same core
-    runs_ahead             whether the host starts operations before earlier ones are done, and links work while the
-                           device computes: true for GPUs, false for CPUs
-    scale                  factor for predicted times: measured / predicted time in a calibration; 1 without a
-                           calibration
-    error                  value of |ln(measured / predicted)| that 90 of 100 predictions do not exceed: for published
-                           steps on H100s, or for the steps of a calibration"""
+    product_ramp_s         s added to each matrix product: start and end do not use the whole device
+    attention_efficiency   rate of fused attention / rate of large products
+    convolution_efficiency rate of convolutions (channels last) / rate of large products
+    memory_efficiency      part of the memory bandwidth that kernels reach
+    call_s                 host time for one operation: Python, dispatcher, launch
+    link_efficiency        part of a link's bandwidth that large collectives reach inside a node
+    network_efficiency     part of a link's bandwidth that large collectives reach between nodes
+    link_latency_s         latency of a collective inside a node, for each rank that it passes
+    network_latency_s      latency of a collective between nodes, for each doubling of the nodes
+    step_s                 time of a step that does not depend on the model: batch, loop, optimizer
+    tensor_s               optimizer time for each tensor, if each has its own kernels (CPUs)
+    shard_call_s           host time for a collective of fsdp: hooks, copies, views (CPUs)
+    stage_call_s           host time for the forward or backward of a microbatch in a stage (CPUs)
+    draw_s                 time to draw a random number for dropout (CPUs)
+    fused_traffic          part of the memory traffic of elementwise operations left after compilation
+    fused_calls            part of the kernels of elementwise operations left after compilation
+    assemble_per_s         bytes per second that a process gathers from rows in memory into a batch
+    decode_per_s           values per second that a process reads and decodes from pictures
+    runs_ahead             host, links and device work at the same time (GPUs, not CPUs)
+    scale                  factor for predicted times: measured / predicted in a calibration, else 1
+    error                  |ln(measured / predicted)| that 90 of 100 predictions do not exceed"""
 
-    product_ramp_s: float = 46e-6
-    attention_efficiency: float = 0.6
-    convolution_efficiency: float = 0.45
-    memory_efficiency: float = 0.86
-    call_s: float = 10e-6
-    link_efficiency: float = 0.78
-    network_efficiency: float = 0.53
-    link_latency_s: float = 2.1e-6
-    network_latency_s: float = 20e-6
-    step_s: float = 2e-3
+    product_ramp_s: float = 46e-6  # fitted
+    attention_efficiency: float = (
+        0.6  # FlashAttention-2 on an A100: 0.73 of the peak forward, 0.63 backward (Dao, 2023)
+    )
+    convolution_efficiency: float = 0.45  # measured: docs/performance.md
+    memory_efficiency: float = 0.86  # 1.75 of 2.04 TB/s on an A100 (BabelStream)
+    call_s: float = 10e-6  # assumed
+    link_efficiency: float = 0.78  # 235 of 300 GB/s on A100s with NVSwitch (nccl-tests, all-reduce)
+    network_efficiency: float = 0.53  # fitted
+    link_latency_s: float = 2.1e-6  # fitted
+    network_latency_s: float = 20e-6  # assumed: published step times hardly depend on it
+    step_s: float = 2e-3  # assumed
     tensor_s: float = 0.0
     shard_call_s: float = 0.0
     stage_call_s: float = 0.0
     draw_s: float = 0.0
-    fused_traffic: float = 0.4
-    fused_calls: float = 0.3
-    assemble_per_s: float = 1e9
-    decode_per_s: float = 58e6
+    fused_traffic: float = 0.4  # assumed, as the next: compared with torchtitan in docs/planner-times.md
+    fused_calls: float = 0.3  # a chain of about three becomes one kernel
+    assemble_per_s: float = 1e9  # 2.8e9 on a core of a server; statistics and casts take time too
+    decode_per_s: float = 58e6  # 3 x 224 x 224 values from a JPEG of 500 x 375 pixels in 2.6 ms (Pillow)
     runs_ahead: bool = True
     scale: float = 1.0
-    error: float = 0.31
+    error: float = 0.31  # of published steps on H100s
 
 
 DEFAULT = Constants()

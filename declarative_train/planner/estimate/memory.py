@@ -1,14 +1,9 @@
 """Memory of a step on each device, by category, estimated from shapes. It is used for the candidates of `auto`, which
 are too many to trace, and for plans that cannot be traced.
 
-Parameters, gradients and optimizer state follow from shapes. With fsdp a device holds its shards of the gradients. It
-holds whole gradients if they are accumulated over several microbatches and reduced once a step. fsdp gathers the
-parameters of two units at a time, and in a pipeline those of the whole stage. In other modes, forward and backward read
-half-precision copies of the parameters. A pipeline rank has receive buffers for a whole step, as in torch.
-
-Activations are counted from shapes and scaled by a trace of the same model (`MemoryScale`), which includes mixed
-precision, the loss, and results that layers keep inside. Without a trace, the loss is assumed to be a cross entropy: it
-needs three times the bytes of its input in float32, and keeps a third of them until the backward.
+Parameters, gradients, optimizer state and receive buffers follow from shapes and the mode. Activations are counted from
+shapes, and scaled by a trace of the same model (`MemoryScale`). Without a trace, the loss is assumed to be a cross
+entropy: three times the bytes of its input in float32, of which a third is kept until the backward.
 """
 
 from __future__ import annotations

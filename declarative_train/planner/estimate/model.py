@@ -74,16 +74,14 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts about a model, for estimates of its memory and time.
+    """Facts about a model, for estimates of its memory and time. Other fields are described in `model_facts`.
 
-    opened   the model's graph; in it a unit (repeated block) is one node, and any other block is replaced by its nodes
-    nodes    node name -> facts about the node, in the order of the graph
-    scored   number of elements per sample that all losses read
-    judged   the same without losses with `chunks`, whose inputs are never in memory as a whole
+    opened   the model's graph; a unit (repeated block) is one node, other blocks are replaced by their nodes
+    nodes    dict from node name to facts, in the order of the graph
+    scored   elements per sample that all losses read
+    judged   the same without losses with `chunks`, whose inputs are never whole in memory
     held     plans of the parameters
-    sums     node name -> the communication inside the node
-
-    The other fields are described in `model_facts`.
+    sums     dict from node name to the communication inside the node
     """
 
     opened: Graph

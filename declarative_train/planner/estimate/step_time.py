@@ -1,16 +1,13 @@
-"""Predicted time of an optimizer step. It is computed from the sizes of the kernels, the host's time for each call,
-the transfers over links, and a replay of the pipeline.
+"""Predicted time of an optimizer step: kernels, calls of the host, transfers over links, and idle time in a pipeline.
 
-The time of a matrix product is the longer of two: that of its arithmetic at the rate of large products, plus a ramp,
-and that of its memory traffic (Williams, Waterman and Patterson, Roofline, 2009). The time of other kernels is that of
-their memory traffic. If the host needs longer to start the operations of a node than the device to compute them, the
-host's time counts.
+matrix products  the longer of the arithmetic plus a ramp, and the memory traffic (roofline model)
+other kernels    their memory traffic
+a node           the longer of its kernels and the host's time to start them
+fsdp             gathers overlap with forward and backward, reductions with the last backward
+ddp              all buckets except the last overlap with the last backward
+a CPU            nothing overlaps: products, memory traffic, calls and communication add up
 
-Communication overlaps as in the engine. The gathers of fsdp overlap with forward and backward. The reductions of fsdp
-and all buckets of ddp except the last overlap with the last backward. In a pipeline, the schedule decides. The copies
-into and out of the buffers of fsdp do not overlap, because they need the device's memory. On a CPU nothing overlaps,
-because the same cores do everything: products, memory traffic, calls and communication add up. All constants are in
-`constants.py`."""
+All constants are in `constants.py`. Roofline: Williams, Waterman and Patterson, 2009."""
 
 from __future__ import annotations
 
@@ -155,15 +152,13 @@ def _repack_s(
 def _time_exposed(
     forward_s: float, backward_s: float, number: int, gather_s: float, reduce_s: float, num_nodes: int
 ) -> float:
-    """Return the seconds of a step in which fsdp communicates and no computation runs.
+    """Return the seconds of a step in which fsdp communicates and no computation runs: the gather of the first unit,
+    and the time by which other communication is longer than the forward or backward at the same time.
 
-    Two kinds of communication are not hidden by computation: the gather of the first unit, and the time by which other
-    communication is longer than the forward or backward beside it. Gradients are reduced only in the last backward of a
-    step.
-
-    `number`: forwards in a step. `forward_s`, `backward_s`: seconds of one forward and one backward, without
-    communication. `gather_s`, `reduce_s`: seconds of all gathers, and of all reductions, in a step. `num_nodes`: number
-    of graph nodes, which approximates the number of units.
+    `number`                  forwards in a step
+    `forward_s`, `backward_s` seconds of one forward and one backward, without communication
+    `gather_s`, `reduce_s`    seconds of all gathers and of all reductions in a step
+    `num_nodes`               number of graph nodes, which approximates the number of units
     """
     once_s = gather_s / (2 * number)
     first_s = max(0.0, once_s - forward_s)

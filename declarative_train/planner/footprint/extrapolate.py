@@ -1,10 +1,8 @@
 """Extrapolation of the memory of a step from traces with 3 and 4 copies of a block to any number of copies.
 
-Live memory at any moment grows linearly with the number of copies. Each operation of the shorter trace is matched with
-the operation of the longer trace that is at the same distance from the beginning or the end of its pass. The
-difference between their live bytes is the memory of one copy. Each moment is extrapolated, and the largest result is
-the peak. The moments within copies that were not traced cannot be the peak, because memory changes linearly from the
-first to the last copy."""
+Live memory at any moment grows linearly with the number of copies. Operations of the two traces are matched by their
+distance from the beginning or end of a pass; the difference of their live bytes is the memory of one copy. The largest
+extrapolated moment is the peak."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""Prediction of a plan's peak memory. For each pipeline position, one rank of the plan runs a step alone, on tensors
-without memory.
+"""Prediction of a plan's peak memory: for each pipeline position, one rank runs a step alone, on tensors without
+memory.
 
-Three things shorten the traces. In a model with a long chain of equal blocks, two short chains are traced, and the
-memory is extrapolated (`extrapolate.py`). Very many ranks are replaced by a few. For a pipeline with many microbatches,
-three steps with fewer are traced, and the memory is extrapolated. If the trace of a pipeline would still take more than
-a few seconds, its memory is estimated instead (`planner/estimate/memory.py`), with factors from a trace of the model on
-one device."""
+Long chains of equal blocks, and many microbatches, are replaced by a few in the traces, and the memory is extrapolated
+(`extrapolate.py`). Very many ranks are replaced by a few. If the trace of a pipeline would still take more than a few
+seconds, its memory is estimated (`planner/estimate/memory.py`) with factors from a trace on one device."""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
-"""Count of the bytes of all live tensors while a step runs.
+"""Count of the bytes of all live tensors while a step runs, by class (parameters, gradients, ...).
 
 A dispatch mode sees the storages of the results of each operation; a weak reference reports when a storage is freed.
-On a GPU the count should equal the bytes that torch's caching allocator has given out, without rounding and
-fragmentation (this was never compared). On the CPU it is the memory of the process without its code. Memory that a
-kernel allocates and frees within one operation is not counted.
-
-Each storage has a class. Parameters, gradients and optimizer state are recognised by their owner. The class of other
-storages is set by the phase of the step in which they were created."""
+Parameters, gradients and optimizer state are recognised by their owner. The class of other storages is the phase of the
+step in which they were created. Memory that a kernel allocates and frees within one operation is not counted."""
 
 from __future__ import annotations
 

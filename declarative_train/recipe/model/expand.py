@@ -91,14 +91,16 @@ def expand(
     paths: Paths = _NO_FILES,
     field_outputs: MappingABC[str, tuple[str, ...]] | None = None,
 ) -> tuple[Expanded | None, list[Diagnostic]]:
-    """Return the expanded model, or None and all errors of its graph and blocks. (A `graph` that is missing or not a
-    mapping is reported when the section is read.)
+    """Return the expanded model, or None and all errors of its graph and blocks.
 
-    `model`: the section as written. `fields`: names of the fields of the data; in a mapping {name: span}, unused fields
-    are reported. `names`: `vars` and `env` for templates. `layers`: {type: class}. `objective`: (reference, span) of
-    each tensor that the objective reads; these are the outputs of the model. None if the objective has errors; then no
-    node or field is reported as unused. `paths`: resolves paths in the recipe. `field_outputs`: {field: its outputs}
-    for the fields with several outputs."""
+    `model`          the section as written
+    `fields`         names of the data's fields; with {name: span}, unused fields are reported
+    `names`          `vars` and `env` for templates
+    `layers`         {type: class}
+    `objective`      (reference, span) of each tensor that the objective reads, the outputs of the model; None if it has
+                     errors: then nothing is reported as unused
+    `paths`          resolves paths in the recipe
+    `field_outputs`  {field: its outputs} for fields with several outputs"""
     library = TypeLibrary(layers, model.get("blocks"))
     expander = _Expander(library, templates, paths)
     graph = model.get("graph")

@@ -88,11 +88,13 @@ def _name(text: str) -> str:
 class ParameterRule(NamedTuple):
     """Entry of `model.parameters`, or of `parameters` in a block: a selector of parameters, and their settings.
 
-    `prefix`: path of the node that calls the block; "" for an entry of `model.parameters`. `by_index`: the settings as
-    written, if a template in them reads `index`, the index of a `repeat` copy; otherwise None. For each copy,
-    `templates` renders them with the variables `names`. `may_miss`: it is no error if the selector matches no
-    parameter. `only`: the keys of the settings that apply; None: all. `added`: components of plugins. `paths`: makes
-    paths in the settings absolute."""
+    prefix     path of the node that calls the block; "" for an entry of `model.parameters`
+    by_index   settings as written, if a template in them reads `index` (of a `repeat` copy), else None
+    templates  renders them for each copy, with the variables `names`
+    may_miss   the selector may match no parameter, as in a shipped block
+    only       keys of the settings that apply; None: all
+    added      components of plugins
+    paths      makes paths in the settings absolute"""
 
     selector: str
     span: Span

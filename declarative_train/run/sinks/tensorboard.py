@@ -16,13 +16,8 @@
 | plan, remarks, samples/<n> | texts; `samples/<n>` has the model's continuations of prompt n |
 | speed | text: the predicted and the measured time of a step, when a run ends |
 
-TensorBoard sorts groups of tags alphabetically; the names are chosen so that the training loss comes first. It also
-sorts the columns of hyper-parameters. The names of `lr`, `mode` and `optimizer` begin with a blank, so that these
-columns come before others.
-
-All scalars of an event are one record. A thread imports TensorBoard's writer and writes, so that no step waits. A
-resumed run writes a new file. Its first record makes TensorBoard drop the values of earlier files after the step from
-which the run resumes, so that no step of a curve appears twice."""
+The writer runs in a thread, so that no step waits. A resumed run writes a new file, and TensorBoard then drops the
+values of earlier files after the step from which the run resumes."""
 
 from __future__ import annotations
 
@@ -59,7 +54,7 @@ if TYPE_CHECKING:
 
 NOTICES = "remarks"  # sorts after `plan`
 DRAW_S = 5.0  # between two images of a set; the last one is always drawn
-COLUMNS = {name: f" {name}" for name in ("lr", "mode", "optimizer")}
+COLUMNS = {name: f" {name}" for name in ("lr", "mode", "optimizer")}  # a blank sorts these columns first
 MOST_RANKS = 16  # with more ranks there are no curves per rank
 _FINISHED = ("finished", "early_stop")  # of RunEnded.status
 MEASURED = {"step_ms": "utilisation/step_ms", "memory_gib": "utilisation/memory_gib", "mfu": "utilisation/mfu"}

@@ -87,15 +87,14 @@ class ResumePoint:
 def open_place(
     plan: Plan, resume: str | None, lock: RunLock, look: DamageCheck = damage, folder: Path | None = None
 ) -> RunPlace:
-    """Create or find the run's folder, lock it and write the plan to it. Return it with the checkpoint from which the
-    run starts.
+    """Create or find the run's folder, lock it and write the plan to it. Return it with the checkpoint to start from.
 
-    `resume`: a path, `auto` for the newest run that can be continued, or None for a new run. `look`: function that
-    takes a checkpoint and returns the reason to skip it, or None. `folder`: the run's folder; None for a new one among
-    the runs of the recipe. With `folder` and `resume`, the run in this folder is continued.
+    `resume`  path of a run or checkpoint, `auto` for the newest run that can be continued, or None for a new run
+    `look`    function that takes a checkpoint and returns the reason to skip it, or None
+    `folder`  the run's folder, continued with `resume`; None: a new folder among the runs of the recipe
 
-    Raises RunFailure if the plan cannot continue from a checkpoint at `resume`, if another process runs this run, or if
-    the folder cannot be written.
+    Raises RunFailure if the plan cannot continue from `resume`, if another process runs this run, or if the folder
+    cannot be written.
     """
     copied = _fetch(plan, folder) if resume is not None else None
     if folder is not None:

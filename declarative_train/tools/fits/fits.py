@@ -53,15 +53,16 @@ def fits(
     price: float | None = None,
     set: Mapping[str, object] | None = None,
 ) -> Fits:
-    """Estimate whether a training run fits on GPUs. The result also has useful changes, the layouts that fit, and the
-    time, energy and cost of training.
+    """Estimate whether a training run fits on GPUs, which layouts fit, and time, energy and cost. Raises DtrainError.
 
-    `target`: a recipe, or the folder of a published model (or its hub id in the cache), of which config.json is enough.
-    `gpu`: a name of `dtrain list hardware` or of torch, or words of it, such as `a100-40`. `count`: number of GPUs.
-    `batch`: samples of a step on all GPUs. For a published model: `task` is full (the default), lora, qlora or
-    pretrain, and `length` is the number of tokens of a sample. `budget`: number of tokens to train on, or of samples if
-    the model does not read tokens. `price`: of one GPU for an hour. `set`: dict from the dotted path of a key to the
-    value that replaces the recipe's. Raises DtrainError.
+    `target`  a recipe, or the folder (with config.json) or cached hub id of a published model
+    `task`    for a published model: full (the default), lora, qlora or pretrain
+    `gpu`     a name of `dtrain list hardware` or of torch, or words of it, such as `a100-40`
+    `length`  for a published model: tokens of a sample
+    `batch`   samples of a step on all GPUs
+    `budget`  tokens to train on, or samples if the model does not read tokens
+    `price`   price of one GPU for an hour
+    `set`     dict from the dotted path of a key to the value that replaces the recipe's
     """
     written = os.fspath(target)
     hardware = None if gpu is None else find_gpu(gpu)

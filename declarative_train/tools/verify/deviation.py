@@ -43,14 +43,14 @@ WIDE = {"tf32": Bounds(1e-6, 1e-2, 3e-2, 1e-2, 1e-3)}
 class Deviation:
     """Difference between a rank's part of a tensor and the same part in the single process.
 
-    difference  the largest absolute difference
+    difference  largest absolute difference
     at          its index in the whole tensor
-    found       the value of the rank at this index
-    expected    the value of the single process at this index
+    found       value of the rank at this index
+    expected    value of the single process at this index
     places      position and shape of each block of the tensor that the rank has
-    ratio       the factor that brings the expected values nearest to the found ones
-    rest        the largest difference after the expected values are multiplied by `ratio`
-    digest      sum of the rank's values; ranks with the same part must have equal sums
+    ratio       factor that brings the expected values nearest to the found ones
+    rest        largest difference after this factor is applied
+    digest      sum of the rank's values, equal on ranks with the same part
     """
 
     difference: float = 0.0

@@ -28,14 +28,14 @@ from declarative_train.components.layers.modules.sequences import as_rows, mask_
 class Heads:
     """Sizes and options of the heads of an attention layer.
 
-    rotary                  angles of rotary positions; None for a layer without rotary positions
+    rotary                  angles of rotary positions; None: no rotary positions
     qk_norm                 normalise queries and keys by their root mean square
     qk_norm_zero_centered   the learned scale of this norm is 1 + the parameter
     fused                   queries, keys and values come from one matrix, `qkv`
-    window                  the number of keys that a query sees at most: its own position and those just before it
-    scale                   factor on the products of queries and keys; None means 1 / sqrt(head_width)
-    softcap                 limit c of a product p, which becomes c * tanh(p / c)
-    sinks                   the softmax of each head has one more logit, a learned number, whose weight is then dropped
+    window                  most keys that a query sees: its own position and those just before
+    scale                   factor on products of queries and keys; None: 1 / sqrt(head_width)
+    softcap                 limit c: a product p becomes c * tanh(p / c)
+    sinks                   each softmax has one more logit, a learned number, whose weight is dropped
     """
 
     num_heads: int

@@ -1,16 +1,12 @@
-"""Frozen weights stored in fewer bits ("packed", `components/storages.py`), and the matrix products and look-ups that
-use them.
+"""Frozen weights stored in fewer bits ("packed", `components/storages.py`), with the products and look-ups that use
+them.
 
-nf4 is the 4-bit NormalFloat of Dettmers et al., QLoRA, 2023, https://arxiv.org/abs/2305.14314, section 3 and appendix
-E. Each number is one of 16 levels at quantiles of a normal distribution. Each block of 64 numbers has its largest
-magnitude as scale. There are two differences from the paper. A block does not extend over the end of a row, so that
-rows can be sharded. A scale is a bfloat16, not a float32 that is quantised again; this makes 4.25 bits per number
-instead of 4.13.
+nf4    4-bit NormalFloat (Dettmers et al., QLoRA, 2023, https://arxiv.org/abs/2305.14314, appendix E): 16 levels at
+       quantiles of a normal distribution. Unlike in the paper, a block of 64 ends at the end of a row, so that rows
+       can be sharded, and its scale is a bfloat16
+int8   127 levels on either side of zero, with the same blocks and scales
 
-int8 has blocks of the same size, and 127 levels on either side of zero. For both formats, unpacking bytes and packing
-the result gives the same bytes.
-
-R rows, C columns, N blocks of a row.
+Unpacking bytes and packing the result gives the same bytes. R rows, C columns, N blocks of a row.
 """
 
 from __future__ import annotations

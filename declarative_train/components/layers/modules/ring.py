@@ -1,15 +1,11 @@
 """Ring attention: each rank sends keys and values to the next rank of the `context` axis, so that no rank holds the
-keys and values of all positions at once.
+keys and values of all positions at once. The backward sends them around again, with their gradients.
 
 Liu, Zaharia and Abbeel, Ring attention with blockwise transformers for near-infinite context, 2023. The softmax is
-computed block by block as in Milakov and Gimelshein, Online normalizer calculation for softmax, 2018. The backward
-sends keys and values around again, together with their gradients.
+computed block by block as in Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
 
-Blocks are computed by matrix products. A fused kernel would have to return the normalizer of a block and be
-differentiable, and torch has no public function with both.
-
-B batch, T this rank's positions, H heads, G key heads, R query heads for each key head, C queries of a block, S keys
-of a block, K head width.
+B batch, T this rank's positions, H heads, G key heads, R query heads for each key head, C queries of a block, S keys of
+a block, K head width.
 """
 
 from __future__ import annotations

@@ -18,13 +18,13 @@ from declarative_train.packs.pretrained.adapters import MAGNITUDE
 class LoraLinear(nn.Linear):
     """Linear map W, b plus an adapter A, B: x (..., in) -> x W^T + b + scaling * dropout(x) A^T B^T, (..., out).
 
-    `adapter` is the component. `weight` (out, in) and `bias` have the same names as without an adapter, so that files
-    and checkpoints of the base model fit. `lora_A.weight` (rank, in) and `lora_B.weight` (out, rank) are added, with
-    the names that PEFT uses. If PEFT adapted parts of the map separately, each part has its own A (`Lora.split`). Hu et
-    al., LoRA, 2021, https://arxiv.org/abs/2106.09685, section 4.1.
+    weight, bias             (out, in), (out,): the base model, with the names that its files have
+    lora_A.weight            (rank, in); several A under each other if PEFT adapted parts of the map separately
+    lora_B.weight            (out, rank)
+    lora_magnitude_vector    m (rows,), for DoRA: the result is x (m W' / |W'|)^T + b, where W' = W + scaling * B A and
+                             |W'| are the lengths of its rows; dropout affects only the adapter's part
 
-    With `lora_magnitude_vector` m (rows,), the result is x (m W' / |W'|)^T + b, where W' = W + scaling * B A and |W'|
-    are the lengths of its rows. `dropout` affects only the adapter's part, as in PEFT. Liu et al., DoRA, 2024,
+    Hu et al., LoRA, 2021, https://arxiv.org/abs/2106.09685, section 4.1. Liu et al., DoRA, 2024,
     https://arxiv.org/abs/2402.09353, sections 4.1 and 4.3.
     """
 

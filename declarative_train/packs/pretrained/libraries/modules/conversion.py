@@ -1,8 +1,7 @@
 """Conversions by the library transformers: when a model is loaded, tensors of its files are renamed, joined or split.
 
-The tables and functions are those of the library, as its `from_pretrained` uses them. Here they convert one tensor of
-the model at a time, so that a rank reads only what its rows need. The library has no public function that says from
-which tensors of the files one tensor of the model is made, so these private ones are used:
+One tensor of the model is converted at a time, so that a rank reads only what its rows need. The library has no public
+function that says from which tensors of the files a tensor is made, so private ones are used:
 
 | in transformers | for |
 |---|---|

@@ -1,14 +1,9 @@
-"""Division of a model of transformers over the ranks of the axes `tensor` and `expert`. The library has plans for the
-model's class: `tp_plan` and `ep_plan`. A plan maps the name of a module or parameter to its style, the way in which it
-is divided.
+"""Division of a model of transformers over the ranks of the axes `tensor` and `expert`, by the library's plans.
 
+The plans `tp_plan` and `ep_plan` of the model's class map the name of a module or parameter to its style of division.
 Modules of one layer that work together (attention, a feed-forward network) are a group: all of them are divided, or
-none. For example, the projection to the heads is divided only if the projection from the heads is. Tied parameters are
-divided in the same way.
-
-The division is tried on tensors without values. A group that the library's code cannot compute in parts stays whole. An
-undivided norm or activation may read only this rank's part of the features; then the ranks sum the gradients of its
-parameters.
+none. Tied parameters are divided in the same way. A group that the library's code cannot compute in parts stays whole;
+this is tried on tensors without values.
 """
 
 from __future__ import annotations

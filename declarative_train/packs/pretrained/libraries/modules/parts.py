@@ -1,12 +1,11 @@
-"""Parts of a model of transformers in a pipeline: the modules before the layers, each layer, the norm after them, and
-the head. The library's plan for the model's class (`pp_plan`, made of `base_model_pp_plan`) names them.
+"""Parts of a model of transformers in a pipeline: the modules before the layers, each layer, the norm, and the head.
 
-A part is a module of the library. But the model's own forward computes some values outside of the modules: the rotary
-positions and masks that all layers read, and the scale of the scores after the norm. So a layer or the head is run
-through this forward, in a *frame*: a copy of the model in which every other part returns its input.
+The library's plan for the model's class (`pp_plan`) names these modules. But the model's own forward computes some
+values outside of them, such as rotary positions and masks. So a layer or the head is run through this forward, in a
+*frame*: a copy of the model in which every other part returns its input.
 
-To find the parts, the forward is tried on tensors without values. Each part must read the output of the part before it,
-and nothing else that depends on a parameter."""
+Each part must read the output of the part before it, and nothing else that depends on a parameter. The forward is tried
+on tensors without values to check this."""
 
 from __future__ import annotations
 
