@@ -48,9 +48,8 @@ class RankReport:
     samples                    dict from a row's index in the global batch to its sample's index in the set
     counts, sums               items of each loss term, and this rank's sum; [] if the rank has no loss
     norm                       norm of all gradients together, as this rank computed it
-    nodes                      dict from the path of a layer to (largest difference of a row, its index in the global
-                               batch). A row's difference is that of the sums over the layer's output, divided by the
-                               largest sum of absolute values of any row
+    nodes                      dict from the path of a layer to (largest relative difference of a row of its output,
+                               index of this row in the global batch)
     start, gradients, updates  deviations by parameter; None for a gradient that the rank does not have
     statistics                 deviations by running statistic
     """
