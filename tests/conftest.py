@@ -80,7 +80,7 @@ SLOW = (
     "run/test_resume.py::test_to_the_bit_after_a_signal[pipeline 2]",
     "run/test_resume.py::test_to_the_bit_on_the_same_layout[fsdp 2]",
     "run/test_resume_tensor.py::test_every_layout_resumes_it",
-    "run/test_rolled_runs.py::test_ranks_see_what_one_process_sees_and_go_on_elsewhere",
+    "run/test_block_shuffled_runs.py::test_ranks_see_what_one_process_sees_and_go_on_elsewhere",
     "run/test_scale.py::test_counts_of_four_ranks",
     "run/test_torchrun.py::test_a_run_goes_on",
     "silent/test_silent.py::test_ranks_report_together[ddp]",

@@ -37,14 +37,14 @@ class Bug:
 
 BUGS = (
     Bug(
-        "passes over a source of a mixture in one order",
+        "epochs of a source of a mixture in one order",
         "data/mixture.py",
-        "self._keys[source], number), places",
-        "self._keys[source], 0), places",
+        "self._keys[source], epoch), indices",
+        "self._keys[source], 0), indices",
         "data/test_mixture.py::test_a_source_gives_all_of_its_samples_before_one_comes_again",
     ),
     Bug(
-        "windows of a rolled set mixed alike in every epoch",
+        "windows of a block-shuffled set mixed alike in every epoch",
         "data/shuffle.py",
         'key_of("window", seed, epoch)',
         'key_of("window", seed, 0)',
@@ -60,8 +60,8 @@ BUGS = (
     Bug(
         "shares of mixup and cutmix: the same in every epoch",
         "data/mixup.py",
-        'key_of("transform", self.seed, batch.epoch, place)',
-        'key_of("transform", self.seed, 0, place)',
+        'key_of("transform", self.seed, batch.epoch, number)',
+        'key_of("transform", self.seed, 0, number)',
         "packs/images/test_pairs.py::test_every_epoch_draws_which_samples_are_mixed_and_by_which_shares",
     ),
     Bug(

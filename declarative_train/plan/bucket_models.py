@@ -35,8 +35,8 @@ def lower_buckets(
         return ((1.0, lowered),), []
     name = next(iter(buckets_of(data)))
     found, diagnostics = [], list[Diagnostic]()
-    for level, (length, share) in enumerate(shares[:-1]):
-        made, problems = lower(recipe, specs_at(data, level))
+    for bucket_id, (length, share) in enumerate(shares[:-1]):
+        made, problems = lower(recipe, specs_at(data, bucket_id))
         why = next((each.message for each in problems if each.is_error), None)
         why = why or (None if made is None else fails_at(lowered, recipe.plugins, recipe.seed, made.graph))
         if made is None or why is not None:

@@ -176,7 +176,7 @@ def test_a_late_step_is_found_as_soon_as_an_early_one(mixed: Spec) -> None:
     assert late < 20 * early + 0.01
 
 
-def test_ranks_of_a_rolled_mixture_share_the_files(spec: Spec, tmp_path: Path) -> None:
+def test_ranks_of_a_block_shuffled_mixture_share_the_files(spec: Spec, tmp_path: Path) -> None:
     """Each reads its streams, and those of its neighbours where they meet; not all of the files."""
     from declarative_train.components.datasets.block_table import BlockTable
 

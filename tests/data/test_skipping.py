@@ -229,7 +229,7 @@ def test_without_skip_a_broken_picture_ends_the_run_with_its_place(
 
 
 @pytest.mark.parametrize("narrow", [0, 16 << 20])  # a large set of few classes lies in memory in fewer bytes
-def test_a_bad_value_of_a_rolled_set_is_stood_in_for(
+def test_a_bad_value_of_a_block_shuffled_set_is_stood_in_for(
     look: Look, tmp_path: Path, log: Path, narrow: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prepared_set, "NARROW_BYTES", narrow)

@@ -1,4 +1,4 @@
-"""Who waits long for data says for what, and gives up in the end: threads, loader processes, windows of rolled sets."""
+"""Who waits long for data says for what, and gives up in the end: threads, loader processes, shuffle windows."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from tests.engine.pretend_gpu import GPU, MixedStreamsError, PretendGpu
 from tests.engine.runs import go
 from tests.packs.pretrained.test_storages import tuned, write_base
 from tests.packs.text.test_generate import RECIPE, made
-from tests.run.test_rolled_runs import NUMBERS, write_table
+from tests.run.test_block_shuffled_runs import NUMBERS, write_table
 
 ONE_GPU: dict[str, Any] = {"training": {"epochs": 1}, "checkpoint": None, "layout": {"device": "auto"}}
 

@@ -88,17 +88,17 @@ class PipelineDriver:
             for module in built.stages.values():
                 keep_parameters(module)
         self._plan, self._built, self._position = plan, built, position
-        self._length_name, self._levels = find_length_buckets(plan)
+        self._length_name, self._bucket_ids = find_length_buckets(plan)
         self._stages: dict[int, list[RunningStage]] = {}
         self._schedules: dict[int, Any] = {}
-        self._level = -1
+        self._bucket_id = -1
 
     @property
     def buffers(self) -> list[torch.Tensor]:
         """Tensors into which torch receives values and gradients from other stages. torch allocates them for every
         microbatch in the first step, and keeps them. Each length bucket has its own buffers; these are the ones of the
         bucket that was used last."""
-        return [info.buffer for stage in self._stages.get(self._level, ()) for info in stage.received]
+        return [info.buffer for stage in self._stages.get(self._bucket_id, ()) for info in stage.received]
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
         """Run forward and backward of step number `step`. Return the sums of the loss terms for each microbatch; [] on
@@ -135,18 +135,18 @@ class PipelineDriver:
         """Return torch's schedule for the length of the samples in `chunk`. Each length bucket has its own stages and
         schedule, because torch's stages have fixed shapes. If the bucket changes, free the receive buffers of the
         previous bucket's stages."""
-        level = self._levels[chunk.tensors[self._length_name].shape[1]] if self._length_name else 0
-        if level != self._level:
-            for stage in self._stages.get(self._level, ()):
+        bucket = self._bucket_ids[chunk.tensors[self._length_name].shape[1]] if self._length_name else 0
+        if bucket != self._bucket_id:
+            for stage in self._stages.get(self._bucket_id, ()):
                 stage.move_received(torch.device("meta"))
-            self._level = level
-            if level not in self._schedules:
-                self._schedules[level] = self._make_schedule(level)
-            for stage in self._stages[level]:
+            self._bucket_id = bucket
+            if bucket not in self._schedules:
+                self._schedules[bucket] = self._make_schedule(bucket)
+            for stage in self._stages[bucket]:
                 stage.move_received(self._runner.device)
-        return self._schedules[level]
+        return self._schedules[bucket]
 
-    def _make_schedule(self, level: int) -> Any:
+    def _make_schedule(self, bucket: int) -> Any:
         pipeline, group = pipeline_of(self._plan), self._position.pipeline
         assert group is not None
         made = [
@@ -155,13 +155,13 @@ class PipelineDriver:
                 each.stage,
                 pipeline.num_stages,
                 self._runner.device,
-                input_args=self._make_examples(level, each.stage - 1, input_dtypes(self._plan, each.stage)),
-                output_args=self._make_examples(level, each.stage, output_dtypes(self._plan, each.stage, each.piece)),
+                input_args=self._make_examples(bucket, each.stage - 1, input_dtypes(self._plan, each.stage)),
+                output_args=self._make_examples(bucket, each.stage, output_dtypes(self._plan, each.stage, each.piece)),
                 group=group.group,
             )
             for each in self._forwards
         ]
-        self._stages[level] = made
+        self._stages[bucket] = made
         torch_class = getattr(schedules, PIPELINE_SCHEDULES[pipeline.schedule].torch_class)
         is_single = issubclass(torch_class, schedules.PipelineScheduleSingle)
         # all scaling is done in the loss (engine/step/scale.py)
@@ -169,12 +169,12 @@ class PipelineDriver:
             made[0] if is_single else made, n_microbatches=self._num_chunks, loss_fn=self._loss, scale_grads=False
         )
 
-    def _make_examples(self, level: int, stage: int, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
+    def _make_examples(self, bucket: int, stage: int, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
         """Return the outputs of a stage for one microbatch on this rank, as tensors on the meta device. From their
-        shapes and dtypes torch knows what the stage gives without running it. `level`: index of the length bucket.
+        shapes and dtypes torch knows what the stage gives without running it. `bucket`: index of the length bucket.
         `stage`: index of the stage; for -1 (before the first stage) the result is empty. `dtypes`: dtypes of the
         outputs."""
-        shapes = pipeline_of(self._plan).output_shapes[level][stage] if stage >= 0 else ()
+        shapes = pipeline_of(self._plan).output_shapes[bucket][stage] if stage >= 0 else ()
         return tuple(
             torch.empty(
                 (self._rows_per_chunk, *shape), dtype=dtype, device="meta", requires_grad=dtype.is_floating_point
@@ -370,7 +370,7 @@ def find_length_buckets(plan: Plan) -> tuple[str, dict[int, int]]:
     name, buckets = next(iter(buckets_of(plan.data).items()), ("", ()))
     context = plan.layout.context
     size = plan.layout.size("context") if context is not None and name in context.names else 1
-    return name, {length // size: level for level, length in enumerate(buckets)}
+    return name, {length // size: bucket for bucket, length in enumerate(buckets)}
 
 
 def input_dtypes(plan: Plan, stage: int) -> list[torch.dtype]:

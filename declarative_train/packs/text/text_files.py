@@ -24,7 +24,7 @@ from declarative_train.packs.text.tokenizer import PATH_KEYS, is_path
 if TYPE_CHECKING:
     import numpy as np
 
-_STRETCH = 4 << 20  # bytes of one read for block shuffling
+_BLOCK_BYTES = 4 << 20  # bytes of one read for block shuffling
 _BLOCK = 1 << 16  # bytes of one request for single rows of a remote file
 
 
@@ -91,8 +91,8 @@ class ByteTable(Table):
         self._starts = [0, *accumulate(size for _, size in sized)]
         self._mapped = OpenFiles(map_bytes)
         self.num_rows = self._starts[-1]
-        stretches = [np.arange(start, stop, _STRETCH) for start, stop in pairwise(self._starts)]
-        self.blocks = np.concatenate([*stretches, [self.num_rows]]).astype(np.int64)
+        starts = [np.arange(start, stop, _BLOCK_BYTES) for start, stop in pairwise(self._starts)]
+        self.blocks = np.concatenate([*starts, [self.num_rows]]).astype(np.int64)
         for path in self._paths:
             self._bytes(path)  # report a file without permission when the source is opened
 

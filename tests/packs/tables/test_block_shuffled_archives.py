@@ -168,7 +168,7 @@ def test_text_rolls_by_stretches(
     spec: Spec, tmp_path: Path, split: dict[str, object], narrow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`narrow`: in memory as the bytes that they are, as what is large."""
-    monkeypatch.setattr(text_files, "_STRETCH", 512)
+    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 512)
     monkeypatch.setattr(prepared_set, "NARROW_BYTES", 0 if narrow else 16 << 20)
     made = RowBuffer.__init__
     held: set[np.dtype[np.generic]] = set()

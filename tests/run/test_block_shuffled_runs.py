@@ -138,7 +138,7 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    folder = tmp_path_factory.mktemp("rolled")
+    folder = tmp_path_factory.mktemp("shuffled")
     write_table(folder)
     with pytest.MonkeyPatch.context() as monkeypatch:
         yield Runs(folder, monkeypatch)
