@@ -59,11 +59,10 @@ class LrSchedule:
 
 class Source:
     """Source of rows, which are read by their numbers, 0 to `len(self) - 1`. A row must be the same each time, and in
-    every process. A `torch.utils.data.Dataset`, which returns one row at a time, is a source too.
+    every process. A `torch.utils.data.Dataset` is a source too.
 
-    `columns`: dict from the name of a column to the dtype of its values (one of numpy's, or `text`, `bytes`, `image`,
-    `date`). Instead of a dtype, it may be `{"dtype": "float32", "shape": (3, 8)}`; `"num_values": n` in it promises
-    integers in 0..n-1.
+    `columns`: dict from column to dtype (numpy's, or `text`, `bytes`, `image`, `date`), or to a mapping such as
+    `{"dtype": "float32", "shape": (3, 8)}`; `"num_values": n` in it promises integers in 0..n-1.
     """
 
     columns: Mapping[str, Any]

@@ -1,9 +1,8 @@
 """Interfaces of the components that a recipe can name; see also `data.py`, `transform.py` and `split.py`.
 
-A component is a frozen, closed pydantic model: its fields are the keys of the recipe, and the docstrings under them
-become the JSON schema and the docs (`field_docs`). Its method `build()` makes the torch object. torch is imported only
-inside `build()`. The models are strict: `"10"` is not a number, `true` is not 1. A list of the recipe is given to them
-as a tuple (`source.node.to_value`).
+A component is a frozen pydantic model: its fields are the keys of the recipe, and the docstrings under them become the
+JSON schema and the docs (`field_docs`). Its method `build()` makes the torch object; torch is imported only there. The
+models are strict: `"10"` is not a number, `true` is not 1. They get a list of the recipe as a tuple.
 """
 
 import json

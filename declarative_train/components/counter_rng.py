@@ -1,9 +1,7 @@
-"""Random numbers computed from a key and an integer: the same key and integer always give the same random number.
-Functions compute whole arrays at once.
+"""Random numbers for whole arrays, computed from a key and an integer: the same pair always gives the same number.
 
-The hash is the last step of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA
-2014): every bit of the result depends on every bit of the integer. There is no state, so the number of row 10^12 is
-computed as fast as that of row 0. Not for cryptography.
+There is no state, so the number of row 10^12 is computed as fast as that of row 0. The hash is the last step of
+SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014). Not for cryptography.
 """
 
 from __future__ import annotations

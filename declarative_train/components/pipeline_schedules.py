@@ -69,13 +69,12 @@ class PipelineSchedule:
         backward_s: float,
         weights_s: float,
     ) -> float:
-        """Return for how many seconds of a step the slowest rank is idle, because the pipeline fills at the beginning
-        and drains at the end. With fewer microbatches than ranks (for zbv: fewer than twice as many), the result is an
-        upper bound.
+        """Return for how many seconds of a step the slowest rank is idle while the pipeline fills and drains. With
+        fewer microbatches than ranks (for zbv: fewer than twice as many), the result is an upper bound.
 
-        Each rank holds `num_chunks` stages. The times are for one microbatch in all stages of a rank: `forward_s` for
-        the forward, `backward_s` for the backward. `weights_s` is the part of `backward_s` that computes gradients of
-        weights."""
+        `num_chunks`               stages of each rank
+        `forward_s`, `backward_s`  seconds of one microbatch in all stages of a rank
+        `weights_s`                part of `backward_s` that computes gradients of weights"""
         both = forward_s + backward_s
         if num_microbatches < num_ranks:  # each round of stages waits until the round before has passed all ranks
             rounds = (num_ranks * num_chunks + num_microbatches - 1) / num_chunks

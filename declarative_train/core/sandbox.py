@@ -1,9 +1,8 @@
 """Bounded Jinja2: an environment whose templates cannot use more time or memory than their limits.
 
-Templates come from recipes and models of unknown authors. A hostile template could run forever or make large values, so
-its text, its nesting and every operator, filter and call are checked against limits and a deadline. Jinja's own sandbox
-prevents access to Python internals. Importing Jinja takes longer than reading a recipe, so import this module only for
-a template that needs it.
+Templates come from recipes and models of unknown authors. Their text, nesting, and every operator, filter and call are
+checked against limits and a deadline. Jinja's own sandbox prevents access to Python internals. Import this module only
+for a template that needs it: importing Jinja takes longer than reading a recipe.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Prefetching: results are computed ahead of their use by threads or loader processes, yielded in order, and copied to
 a GPU.
 
-If computing a result fails, the error is raised when that result is due. Closing the iterator early ends the threads or
-processes. A wait is reported after half a minute, and again each time it has doubled, with the file that is being read.
-Only a wait of the training loop is shown to the user; it becomes an error if it lasts too long.
+An error is raised when its result is due. Closing the iterator early ends the threads or processes. Waits of more than
+half a minute are reported, with the file that is being read. Only a wait of the training loop is shown to the user; it
+becomes an error if it lasts too long.
 """
 
 from __future__ import annotations

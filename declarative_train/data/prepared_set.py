@@ -287,12 +287,12 @@ def check_lazy_fields(
     *,
     decoded_bytes: int = 0,
 ) -> None:
-    """Check the files of the first images, and the coordinates of the first boxes, of the set `name`, so that errors
-    are found before the run. Errors in later rows are found when a batch reads them.
+    """Check the first images and boxes of the set `name`, so that errors are found before the run. Errors in later rows
+    are found when a batch reads them. Raises SourceError and MissingPackageError.
 
-    `lazy`: readers of the fields with images or boxes. `decoded_bytes`: this many bytes of local images are decoded
-    completely; of all other images, only the header is read. `skips`: collects the bad rows; None: a bad row raises
-    BadSampleError. Raises SourceError and MissingPackageError."""
+    `lazy`           readers of the fields with images or boxes
+    `skips`          collects the bad rows; None: a bad row raises BadSampleError
+    `decoded_bytes`  bytes of local images that are decoded completely; of others only the header is read"""
     left = 0 if any(map(is_remote, table.files)) else decoded_bytes
     for part in lazy:
         if part.name != base_of(part.name):

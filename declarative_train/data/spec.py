@@ -15,9 +15,9 @@ from declarative_train.core.tensor_spec import TensorSpec
 class FileRecord:
     """Record of a file or folder on which the plan depends, by which a later change is noticed.
 
-    `sha256`: hash of the whole content; for a large file only of its size and parts of the content; for a folder only
-    of the names and sizes of its files. `modified_ns`: date of the last change, which shows changes that such a hash
-    does not; 0: unknown; None: the hash covers the whole content. Dates are comparable on one machine only."""
+    `sha256`       hash of the content; of a large file its size and some parts; of a folder its files' names and sizes
+    `modified_ns`  date of the last change, comparable on one machine only; 0: unknown; None: the hash covers everything
+    """
 
     path: str
     size_bytes: int

@@ -29,11 +29,11 @@ def split_rows(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None = None, sort: str | None = None
 ) -> dict[str, SetRows]:
     """Divide the rows of a table into `training` and the sets of `splits`, and return the rows of each set. No row is
-    in two sets.
+    in two sets. Raises SplitError.
 
-    `by`, `sort`: keys of the section `data.window`; None if they are not set. Rows are assigned in this order: to sets
-    defined by values, to sets of the last rows, to sets of random groups, to sets of random single rows. `training`
-    gets the rest. Splits with a source of their own are ignored. Raises SplitError."""
+    Rows are assigned first to sets defined by values, then to sets of the last rows, of random groups, and of random
+    single rows; `training` gets the rest. Splits with a source of their own are ignored. `by`, `sort`: keys of
+    `data.window`."""
     own = {name: split for name, split in splits.items() if split.own_source is None}
     if table.members:
         return _of_mixture(table, own, seed, by, sort)

@@ -102,10 +102,10 @@ class NodeLauncher:
 
     `node`       index of this node
     `num_nodes`  number of nodes; "" if the launcher has no such variable
-    `heads`      address of node 0, the head node; the first of these variables that has a value is read
+    `heads`      address of node 0, the head node; the first that has a value is read
     `port`       port of node 0
-    `only`       (variable, wanted): the launcher is recognised only if the variable has the value `wanted`, or the same
-                 value as the variable called `wanted`. ("", ""): no condition
+    `only`       (variable, wanted): the launcher is recognised only if the variable has the value `wanted`, or that of
+                 the variable `wanted`; ("", ""): no condition
     """
 
     name: str

@@ -91,13 +91,12 @@ def skip_bad_rows(skips: bool) -> Iterator[None]:
 
 
 class OpenFiles(Generic[T]):
-    """Cache of open files: the results of `open_one` by path. The most recently used ones stay open. All methods are
-    thread-safe.
+    """Cache of open files: the results of `open_one` by path. The most recently used ones stay open. Thread-safe.
 
-    A local file must keep the size and modification time that it had when it was first opened; otherwise rows of two
-    different tables would be mixed. `own_after_fork`: a forked process opens the files again, because it would share
-    the position in an open file with its parent. `own_by_thread`: each thread opens the files again, for readers that
-    are not thread-safe.
+    A local file must keep its size and modification time; otherwise rows of two tables would be mixed.
+
+    `own_after_fork`  a forked process opens the files again; it would share the position in a file with its parent
+    `own_by_thread`   each thread opens the files again, for readers that are not thread-safe
     """
 
     def __init__(

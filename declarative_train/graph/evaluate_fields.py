@@ -102,9 +102,9 @@ class Observer:
         """Call `check` for the inputs of a layer, loss or metric: with all possible values (`specs`), and with those in
         the sample rows (`seen`). Return (error or None, notes). `mask`, `ignored`: as in `narrow`.
 
-        An error that occurs only with possible values becomes a warning, or None if the sample has all rows of the
-        data. If values in the sample cause it, the notes are {input: a text that names the row with its most extreme
-        value}; otherwise {}."""
+        only possible values fail   a warning, or None if the sample has all rows of the data
+        values in the sample fail   an error; notes: {input: text that names the row with its most extreme value} or {}
+        """
         close = {port: narrow(spec, seen.get(port), mask, ignored) for port, spec in specs.items()}
         said = check(specs)
         if close == specs:

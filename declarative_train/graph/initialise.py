@@ -1,9 +1,8 @@
 """Initial values of a built module: each element of a parameter is drawn from (seed, parameter name, position).
 
-Therefore a parameter has the same initial value in every mode and on every pipeline stage, whatever other nodes the
-graph has, and a rank draws only its own part of a sharded parameter. The layer of a plugin is constructed as a whole,
-with a generator seeded by (seed, path), because only the plugin's code knows how the layer's tensors depend on each
-other."""
+So a parameter has the same initial value in every mode and on every stage, and a rank draws only its own part. The
+layer of a plugin is constructed as a whole, with a generator seeded by (seed, path), because only its code knows how
+its tensors depend on each other."""
 
 from __future__ import annotations
 

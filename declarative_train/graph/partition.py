@@ -67,12 +67,11 @@ def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Ed
 class Stage:
     """Graph of one pipeline stage.
 
-    graph      inputs: `wires_in`, then `batch`; outputs: `wires_out`, in the last stage the outputs of the model
-    wires_in   values from the previous stage; each has the same name in both stages
+    graph      its inputs are `wires_in`, then `batch`; its outputs are `wires_out`, or in the last stage the model's
+    wires_in   values from the previous stage, which have the same names there
     batch      entries of the batch that the stage reads
     wires_out  values for the next stage; () in the last stage
-    borrowed   nodes of other stages whose modules this stage calls too, each with the specs (by port) of the inputs for
-               which its module is built
+    borrowed   nodes of other stages that this stage calls too, with the specs of their inputs by port
     """
 
     graph: Graph

@@ -1,8 +1,9 @@
 """Search for target leakage: columns that the model reads and that are the target in another form.
 
-If the target is a class, such a column has one value for each class and no value for two classes. If the target is a
-number, such a column is a multiple of the target plus a constant. To save time, the columns are compared with the
-target on a few training rows first. Those that match there are compared on all given rows.
+target is a class    a column with one value for each class, and no value for two classes
+target is a number   a column that is a multiple of the target plus a constant
+
+Columns that match on a few training rows are compared on all given rows.
 """
 
 from __future__ import annotations

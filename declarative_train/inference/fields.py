@@ -1,8 +1,7 @@
 """Conversion of new rows to the fields of a trained model, a limited number of rows at a time.
 
-Columns are converted with the statistics and vocabularies of the run. They also get the types of the run's columns,
-instead of types that fit the new rows: a column with only `1` and `2` is text if the run's column had `1`, `2` and `A`.
-An error about a value that cannot be converted names its file and row."""
+Columns are converted with the statistics, vocabularies and types of the run's columns: a column with only `1` and `2`
+is text if the run's column had `1`, `2` and `A`. An error about a value names its file and row."""
 
 from __future__ import annotations
 

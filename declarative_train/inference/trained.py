@@ -1,7 +1,7 @@
 """Trained model, loaded from a run or one of its checkpoints, with everything that is needed to use it.
 
-A checkpoint contains the plan of its run: the graph, the fields with their statistics, vocabularies and class names,
-and the text of the recipe. So a copy of a `step_*` folder is enough, on this machine or at any fsspec URL.
+A copy of a `step_*` folder is enough, on this machine or at any fsspec URL: it contains the plan with the graph, the
+fields with their statistics, and the text of the recipe.
 
     UsageError           there is no such run, output or setting: exit code 2
     CheckpointFailure    the run exists but cannot be read: exit code 3
@@ -73,11 +73,11 @@ class Trained:
     `path`         the checkpoint's folder, or its URL
     `plan`         the plan of the run
     `step`         number of optimizer steps that produced the weights
-    `is_best`      whether it was the run's best checkpoint when it was saved
+    `is_best`      it was the run's best checkpoint when it was saved
     `values`       results of the evaluation after this step, by metric (`validation/accuracy`)
     `passed_over`  reasons why other checkpoints of the run were skipped
-    `weights`      `trained` for the trained weights, or `ema` for their moving average
-    `plugins`      whether the code of the run's plugins may be run
+    `weights`      `trained`, or `ema` for their moving average
+    `plugins`      the code of the run's plugins may be run
     """
 
     path: str

@@ -1,9 +1,8 @@
-"""Samples that are windows of new rows. With each prediction, the result has the numbers of the window's first and last
-row in the input.
+"""Samples that are windows of new rows. Each prediction has the numbers of the window's first and last row in the
+input.
 
-A window contains only the rows that the model reads. For a forecast these are the past rows, so the last window ends
-with the last row of the input; the rows that it predicts do not exist yet. In shapes, N is the number of windows and S
-the number of rows per window."""
+A window contains only the rows that the model reads. For a forecast these are past rows, so the last window ends with
+the last row of the input. N windows, S rows per window."""
 
 from __future__ import annotations
 

@@ -31,10 +31,10 @@ from declarative_train.recipe.recipe import Recipe
 class Mixer:
     """Node or loss that computes with several samples at once.
 
-    `over`: which samples it computes with, as in the recipe (`8 samples`, `microbatch`). `span`: position of `over` in
-    the recipe, or of the node or loss if `over` is not set. `in_model`: whether it is a node. In mode `dp`, a node sees
-    only the samples of its model copy, but a loss sees those of all copies. `values`: how many values of each sample a
-    node averages for one mean; 0 for a loss.
+    `over`      which samples, as in the recipe (`8 samples`, `microbatch`)
+    `span`      position of `over`, or of the node or loss, in the recipe
+    `in_model`  it is a node, which in mode `dp` sees only the samples of its model copy
+    `values`    values of each sample that a node averages for one mean; 0 for a loss
     """
 
     name: str

@@ -50,14 +50,14 @@ def _splitting_cuts(names: Sequence[str], linked: Iterable[tuple[str, str]]) -> 
 def _partition(
     costs: Sequence[int], counts: Sequence[bool], num_parts: int, uncut: Collection[int] = ()
 ) -> list[int] | None:
-    """Divide a sequence of nodes into `num_parts` parts, such that the most expensive part costs as little as possible.
-    Return the index of the end of each part. Return None if no division is allowed.
+    """Divide nodes into `num_parts` consecutive parts, such that the most expensive part costs as little as possible.
+    Return the index of the end of each part, or None if no division is allowed.
 
-    `costs`: cost of each node. `counts`: whether each node has parameters; every part must have such a node. `uncut`:
-    indices at which no part may end.
+    `costs`   cost of each node
+    `counts`  whether each node has parameters; every part must have such a node
+    `uncut`   indices at which no part may end
 
-    Of several equally good divisions, the one with the smallest sum of squared costs is returned. The method is dynamic
-    programming, O(parts x nodes^2).
+    Of equally good divisions, the one with the smallest sum of squared costs is returned. Time: O(parts x nodes^2).
     """
     total = len(costs)
     sums = [0, *accumulate(costs)]

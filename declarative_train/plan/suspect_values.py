@@ -50,11 +50,11 @@ def _columns_in_the_file(field: FieldSpec, rows: Sample) -> np.ndarray | None:
 
 
 def _find_mark(values: np.ndarray) -> tuple[float, int, tuple[float, float]] | None:
-    """Find a number that probably marks missing values in a column, such as -999. Return (mark, number of rows with it,
-    (least, greatest) of the other rows), or None if there is no such number.
+    """Return a number that probably marks missing values in a column, such as -999, as (mark, number of rows with it,
+    (least, greatest) of the other rows); None if there is none.
 
-    A mark is the least or the greatest value of the column, and has only the digit 9 or only the digit 8. It is in
-    several rows. Its distance from all other values is larger than the distance between any two of them.
+    A mark is the least or the greatest value, has only the digit 9 or only the digit 8, and is in several rows. It is
+    farther from all other values than any two of them are from each other.
     """
     for mark in (values.min(), values.max()):
         nearest = _MARKS[np.abs(_MARKS - mark).argmin()]

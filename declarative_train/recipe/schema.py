@@ -1,9 +1,9 @@
 """JSON schema of the recipe language (draft 2020-12) for editors, made from the pydantic models and the component
 tables.
 
-A section, and a component of a known `type`, may have no unknown keys; a node whose type is a block of the recipe may
-have any. Every value may also be a template `{{ }}`, or null, which removes the value of the base recipe. No key is
-required, because a derived recipe or a fragment may leave it to other files; `dtrain lint` checks the whole recipe.
+unknown keys    allowed only in a node whose type is a block of the recipe
+values          may also be a template `{{ }}`, or null, which removes the value of the base recipe
+required keys   none, because another file of the recipe may set them; `dtrain lint` checks the whole recipe
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Ranks as processes on this machine. torch's elastic launcher starts them; this module watches them and reports
 failures.
 
-Ranks are forked after the imports, which is fast. Where a fork is unsafe, they are spawned, and import everything
-again. A fork is unsafe on macOS, whose system libraries do not survive it. It is also unsafe if this process has used
-CUDA, or if autograd has started threads for devices, because these do not work in a forked child."""
+Ranks are forked after the imports, which is fast. They are spawned, and import everything again, where a fork is
+unsafe: on macOS, or if this process has used CUDA, or if autograd has started threads for devices."""
 
 from __future__ import annotations
 

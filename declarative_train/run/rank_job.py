@@ -31,8 +31,8 @@ class RankJob:
     `max_steps`     number of steps after which this session ends, or None
     `sinks`         function that rank 0 calls with the run's folder to open the sinks
     `device_index`  index of this rank's GPU; None: the index in the plan
-    `is_hosted`     the run is inside a process of the user (a notebook, a script), which must not be ended
-    `work`          function that is called instead of `run_rank`, with the same arguments and result
+    `is_hosted`     the run is in a process that must not be ended (a notebook)
+    `work`          function called instead of `run_rank`, with the same arguments and result
     """
 
     plan: Plan

@@ -62,9 +62,9 @@ class RankedStep:
     parts          what each rank computed
     shown          names of the parameters whose gradients are shown
     loss           loss of the global batch
-    norm           norm of the gradients of all parameters, before clipping
+    norm           norm of all gradients, before clipping
     lr             learning rates of the step, as text
-    gradients      gradients of the shown parameters, combined over all ranks, and clipped if the recipe says so
+    gradients      gradients of the shown parameters, combined over all ranks and clipped as in the recipe
     before, after  values of the shown parameters before and after the update
     """
 

@@ -79,11 +79,10 @@ class _OpenCollection:
 
 class Builder:
     """Builder of the tree of nodes of one YAML text. `begin`: offset in `lines` where the parsed text begins.
-    `repairs`: {offset: original text} of the places where the text was replaced by `x` characters so that the parser
-    accepts it.
+    `repairs`: {offset: original text} of places that were replaced by `x` so that the parser accepts the text.
 
-    Positions of nodes are the parser's own lines and columns. If the text has a byte order mark, a repair or a line
-    break of YAML 1.1, the parser counts these differently, and positions are computed from offsets, which is slower."""
+    Positions are computed from offsets if the parser counts differently: after a byte order mark, a repair or a line
+    break of YAML 1.1. Otherwise the parser's own numbers are used, which is faster."""
 
     def __init__(self, lines: Lines, begin: int, repairs: dict[int, str]) -> None:
         self.lines, self.begin, self.repairs = lines, begin, repairs

@@ -39,12 +39,12 @@ class Dropped(NamedTuple):
 
 
 class Document(NamedTuple):
-    """Merged recipe, before its templates are rendered. `complete`: False if a base recipe or a `--with` file could not
-    be read. Missing values are then not reported, because they may be in the unread file.
+    """Merged recipe, before its templates are rendered.
 
-    `base_orders`: for each mapping in which a later file adds, removes or reorders keys, the keys in the order of the
-    base recipe. It shows where an inserted node of a graph changes the default input of the next node
-    (docs/decisions.md, Q3). Without `extends`, the base is the recipe without `--with` and `--set`."""
+    complete     False if a base or a `--with` file could not be read, so missing values are not reported
+    base_orders  {path: keys in the base recipe} for mappings in which a later file adds, removes or reorders keys. In a
+                 graph, an inserted node changes the default input of the next one (docs/decisions.md, Q3). Without
+                 `extends`, the base is the recipe before `--with` and `--set`"""
 
     path: str
     root: Mapping

@@ -117,11 +117,10 @@ def is_static(diagnostic: Diagnostic) -> bool:
 
 def _helps(wrong: Diagnostic, before: list[Diagnostic], left: list[Diagnostic]) -> bool:
     """Return whether an edit removes the diagnostic `wrong` and causes no new one. `before`, `left`: all diagnostics
-    before and after the edit.
+    before and after the edit. New ones are allowed if
 
-    Some new diagnostics are allowed. If `wrong` is a YAML error: all except YAML errors, because the recipe could not
-    be checked before. If `wrong` is a value of the wrong type (S003): missing keys (S002), because the right value may
-    be a mapping.
+    - `wrong` is a YAML error and they are not: the recipe could not be checked before
+    - `wrong` is a value of the wrong type (S003), and they are missing keys (S002): the right value may be a mapping
     """
     old, new = Counter(map(_key, before)), Counter(map(_key, left))
     if new[_key(wrong)] >= old[_key(wrong)]:

@@ -122,9 +122,9 @@ def open_decompressed(path: str) -> Any:
 
 
 def convert(files: Sequence[str], kind: str, options: object, schema_of: Schema, batches: Batches) -> Table | None:
-    """Return a table of `files` that reads an Arrow file in the cache. This file is written first if it is missing.
-    Return None if no cache folder can be written, or if the server of a file reports neither date nor tag, because a
-    later change could not be noticed. Raises SourceError.
+    """Return a table of `files` that reads an Arrow file in the cache; this file is written first if it is missing.
+    Return None if no cache folder can be written, or if a server reports neither date nor tag of a file. Raises
+    SourceError.
 
     `kind`: format of the files. `options`: keys of the source that change the rows. `schema_of`: function that returns
     the schema of all files. `batches`: function that reads the record batches of a file.

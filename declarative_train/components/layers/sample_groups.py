@@ -140,11 +140,11 @@ class _Recomputation(AbstractContextManager[None]):
 @runtime_checkable
 class MixesSamples(Protocol):
     """Interface of a module whose result for a sample depends on the other samples of its group. `over`: number of
-    samples of a group; None means the microbatch.
+    samples of a group; None: the microbatch. A module with running statistics also has
 
-    A module with running statistics has two more methods. `take_pending()` returns a vector of sums over its groups
-    since the last call; the vectors of several ranks can be added. The static method `fold(modules, pending, finite)`
-    updates the running statistics of several modules from such vectors. If `finite` is false, it does nothing.
+    take_pending()                   vector of sums over its groups since the last call, which ranks can add up
+    fold(modules, pending, finite)   static: updates the running statistics of several modules from such vectors;
+                                     nothing if `finite` is false
     """
 
     over: int | None

@@ -53,12 +53,11 @@ def hint_on_path(span: Span, path: str) -> str:
 def suggest_fix(
     span: Span, name: str, known: Iterable[str], *, closed: bool = False, taken: Collection[str] = ()
 ) -> tuple[Fix, ...]:
-    """Return the edit that replaces `name` by the most similar name in `known`, or () if none is similar. `taken`:
-    names already in use at this position, which are not suggested.
+    """Return the edit that replaces `name` by the most similar name in `known`, or () if none is similar.
 
-    `closed`: True if `known` has all names that exist, such as the keys of a section. Then an obvious typing error has
-    only one correction, and the edit is safe. False if users choose the names. Then the edit is never safe, because the
-    name may be right and its definition missing."""
+    `taken`   names already in use at this position, which are not suggested
+    `closed`  `known` has all names that exist, such as the keys of a section, so the edit of a typing error is safe. If
+              users choose the names, it is never safe: the name may be right and its definition missing"""
     names = sorted(known)
     close = nearest(name, names)
     if close is None or close in taken:

@@ -1,9 +1,10 @@
 """Comments `# dtrain: ignore[CODE]`: remove the diagnostics that they name, and report comments that are wrong.
 
-A comment at the end of a line applies to that line. A comment on its own line applies to the next line that is not a
-comment. `# dtrain: ignore-file[CODE]` applies to its whole file. Errors cannot be ignored, because a recipe with an
-error cannot run; all other diagnostics can. A comment is reported as unused only if every check whose diagnostics it
-could hide has run."""
+at the end of a line            applies to this line
+on its own line                 applies to the next line that is not a comment
+`# dtrain: ignore-file[CODE]`   applies to the whole file
+
+Errors cannot be ignored. A comment is reported as unused only if every check that it could hide has run."""
 
 from __future__ import annotations
 

@@ -83,12 +83,11 @@ def average_in_bf16(ranks, bucket):  # type: ignore[no-untyped-def]  # torch com
 
 
 def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
-    """Run one backward before the first step, in which all gradients are 0. As a result all steps, also those of a
-    resumed run, sum gradients over the ranks in the same order.
+    """Run one backward before the first step, in which all gradients are 0, so that all steps, also those of a resumed
+    run, sum gradients over the ranks in the same order.
 
-    torch puts its buckets of gradients into another order after the first backward. The position of a gradient in a
-    bucket decides in which order three or more ranks are summed. In this backward the last parameter's gradient comes
-    first, roughly as in a real one.
+    torch reorders its buckets of gradients after the first backward, and the position of a gradient in a bucket decides
+    in which order three or more ranks are summed.
     """
     model = wrapped.module
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -165,12 +165,11 @@ def build_optimizers(
 
 
 def name_optimizers(plans: Sequence[ParameterPlan], optimizer: Mapping[str, object]) -> Rules:
-    """Return all optimizers of the model, as a dict from name to pair (optimizer, parameters). `parameters` is a dict
-    from (lr_scale, weight_decay) to the names of the parameters with these settings.
+    """Return all optimizers of the model: a dict from name (`adamw`, `adamw_2`) to (optimizer, parameters).
+    `parameters` is a dict from (lr_scale, weight_decay) to the names of the parameters with these settings.
 
-    A name is the type of the optimizer, with a number if several have this type: `adamw`, `adamw_2`. Names and order
-    are the same on every rank and in every mode. `plans`: the parameters of the model. `optimizer`: the recipe's
-    optimizer, for all parameters that have none of their own.
+    Names and order are the same on every rank and in every mode. `optimizer`: the recipe's optimizer, for parameters
+    that have none of their own.
     """
     found: dict[str, tuple[Mapping[str, object], dict[Setting, list[str]]]] = {}
     found[_key(optimizer)] = optimizer, {}

@@ -82,11 +82,11 @@ class TensorNames(NamedTuple):
 class NameMap(NamedTuple):
     """Tensors in the files of one published model from which the parameters of a block get their values.
 
-    entries  names of the tensors, by parameter of the block; `*` stands for the number of a repeated block
+    entries  dict from parameter to tensor names; `*`: number of a repeated block
     prefix   beginning of the names in files of a model with a head
     ignored  names of tensors that are not loaded
-    drawn    parameters of the head, which keep random initial values if a file does not have them
-    respelt  ending of a name in old files -> its current form"""
+    drawn    parameters of the head, which are random if a file lacks them
+    respelt  dict from the end of a name in old files to the current one"""
 
     entries: dict[str, tuple[PartPlan, ...]]
     prefix: str

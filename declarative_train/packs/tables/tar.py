@@ -1,9 +1,8 @@
 """Source that reads tar archives: a table of the files in them. Archives are not unpacked.
 
-File names follow the webdataset format: the part before the first dot, with folders, is the key of a sample; the part
-after it is the column. The index of an archive (the offset of each file) is computed once and cached by path, size and
-date. A summary is cached too, so that a source can be opened without reading the indexes. Only indexes in use are in
-memory.
+In `cat/17.jpg`, as in the webdataset format, `cat/17` is the key of a sample and `jpg` is the column. The index of an
+archive (the offset of each file) is computed once and cached by path, size and date. A summary of the indexes is cached
+too, so that a source can be opened without them.
 """
 
 from __future__ import annotations

@@ -54,11 +54,11 @@ class Encoded(NamedTuple):
 class EncodingJob(NamedTuple):
     """Texts to be encoded, and how to encode them.
 
-    num_texts    how many texts there are
-    read         function (start, stop) -> values of the texts from index `start` to `stop`
-    encode       function (value, index of the text) -> tokens of the text; it may raise BadValueError
-    vocabulary   how many different tokens there are
-    has_trained  whether `encode` returns which tokens count in the loss
+    num_texts    number of texts
+    read         function (start, stop) -> texts from index `start` to `stop`
+    encode       function (text, its index) -> tokens; may raise BadValueError
+    vocabulary   number of different tokens
+    has_trained  `encode` also returns which tokens count in the loss
     about        everything on which the result depends, as JSON value; None: do not cache
     size_bytes   approximate size of all texts; 0: unknown"""
 

@@ -38,13 +38,12 @@ class Packing(NamedTuple):
 
 
 def pack(sizes: np.ndarray, length: int, way: PackMode, most: int | None = None) -> Packing:
-    """Pack texts into samples of `length` tokens; every token is used once. `sizes`: how many tokens each text has.
-    `most`: the largest number of pieces in a sample. `way`:
+    """Pack texts into samples of `length` tokens; every token is used once. `sizes`: tokens of each text. `most`: the
+    largest number of pieces in a sample. `way`:
 
     sequential  concatenates the texts and cuts at the end of each sample
-    best_fit    cuts only texts longer than a sample, into full samples and a rest. Then each piece, the longest first,
-                is put into the sample with the least room that is enough (Ding et al., Fewer truncations improve
-                language modeling, 2024)"""
+    best_fit    cuts only texts longer than a sample. Each piece, the longest first, is put into the sample with the
+                least room that is enough (Ding et al., Fewer truncations improve language modeling, 2024)"""
     import numpy as np
 
     sizes = np.asarray(sizes, np.int64)
@@ -55,9 +54,9 @@ def pack_together(sizes: Sequence[np.ndarray], lengths: Sequence[int], most: int
     """Pack the texts of several fields so that a sample has the same texts, in the same order, in every field. Return
     the packing of each field.
 
-    `sizes`: for each field, the number of tokens of each text, at most the length of a sample. `lengths`: for each
-    field, the number of tokens of a sample. A text is put into a sample only if it fits in every field. `most`: largest
-    number of texts in a sample; None: any.
+    `sizes`    for each field, the tokens of each text, at most the length of a sample
+    `lengths`  for each field, the tokens of a sample; a text must fit in every field
+    `most`     largest number of texts in a sample; None: any
     """
     import numpy as np
 

@@ -1,9 +1,8 @@
 """Texts that the model generates at an evaluation (`evaluation.samples`), for people to read.
 
-Every rank runs the same forwards with the same prompts, because sharded weights and pipeline stages need all ranks. The
-first rank with outputs of the model chooses the tokens and sends them to all ranks. Keys and values are not cached:
-each token costs a forward of the whole length. Sampling has its own random generators, so that it does not change the
-training.
+Every rank runs the same forwards, because sharded weights and pipeline stages need all ranks. The first rank with
+outputs chooses the tokens and sends them to all. Each token costs a forward of the whole length. Sampling has its own
+random generators, so that it does not change the training.
 
 P prompts, V vocabulary.
 """

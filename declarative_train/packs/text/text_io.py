@@ -25,11 +25,11 @@ _EXAMPLE = [{"role": "user", "content": "a"}, {"role": chat.ASSISTANT, "content"
 class TextOutput:
     """Output of a model that predicts text.
 
-    output   name of the output with the logits (T, V) of the next token at each of T positions
+    output   name of the output with the logits (T, V) of the next token at T positions
     field    name of the field with the tokens
-    length   how many tokens a sample has
-    context  for how many of these tokens the model computes logits
-    reads    batch entries that the model reads from the field: {name: output of the field (`ids`, `mask`, ...)}
+    length   tokens of a sample
+    context  how many of these tokens the model computes logits for
+    reads    batch entries from the field: {name: output of the field (`ids`, `mask`, ...)}
     others   names of the other batch entries that the model reads
     """
 

@@ -110,13 +110,11 @@ def _apply_trace(verdict: LayoutVerdict, known: Mapping[str, int], target: Targe
 def _make_fit_test(
     verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> Callable[[LayoutVerdict], bool]:
-    """Return a function that says whether a candidate may fit on the device. A traced candidate must fit by its traced
-    memory. Any other must fit by its estimate divided by `TOO_HIGH`, because estimates can be too high. If a pipeline
-    of the same kind (`_kind`) was traced, the estimate is multiplied by traced / estimated memory of that pipeline, and
-    divided by `CORRECTED_TOO_HIGH`.
+    """Return a function that says whether a candidate may fit on the device. This is decided by the traced memory, else
+    by the estimate divided by `TOO_HIGH`. If a pipeline of the same kind (`_kind`) was traced, the estimate is
+    corrected by its traced / estimated memory, and divided by `CORRECTED_TOO_HIGH`.
 
-    `verdicts`: the verdicts on all candidates, from estimates alone. `known`: {name of a traced candidate: its memory
-    in bytes}."""
+    `verdicts`: from estimates alone, on all candidates. `known`: {name of a traced candidate: its memory in bytes}."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for each in verdicts:
         kind, number = _kind(each)

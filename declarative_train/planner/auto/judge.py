@@ -67,13 +67,12 @@ class LayoutVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Estimator of the memory and the step time of each candidate mode of one recipe. It has facts that all candidates
-    share, and two caches.
+    """Estimator of the memory and the step time of each candidate mode of one recipe.
 
     settings   keyword arguments with which it calls `model_facts`
-    cuts       cache of pipeline stages; a key is (number of stages, whether the schedule splits the backward)
-    divided    cache of facts about the model on one rank; a key is the sizes of the axes `tensor`, `context` and
-               `expert`; the value is None if these axes divide nothing
+    cuts       cache: (number of stages, whether the schedule splits the backward) -> pipeline stages
+    divided    cache: (sizes of the axes `tensor`, `context`, `expert`) -> facts about the model on one rank, or None if
+               these axes divide nothing
     """
 
     recipe: Recipe

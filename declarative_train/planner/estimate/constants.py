@@ -1,10 +1,8 @@
 """Constants of the time model: one table, each with its meaning and its source.
 
-Figures of each kind of device (peak, bandwidths, the part of the peak that large products reach) are in
-`components/hardware`. A calibration replaces constants and figures by those of one machine (`planner/calibration.py`).
-
-Constants marked "Fitted" were fitted to 390 of 774 published step times of GPT models on A100s (chosen with seed 0), by
-`python -m tests.planner.fit`; the errors on the other 384 are in docs/planner-times.md."""
+Figures of devices (peak, bandwidths) are in `components/hardware`. A calibration replaces constants and figures by
+those of one machine (`planner/calibration.py`). Constants marked "fitted" were fitted to published step times by
+`python -m tests.planner.fit`; their errors are in docs/planner-times.md."""
 
 from __future__ import annotations
 

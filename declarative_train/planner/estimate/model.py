@@ -194,11 +194,11 @@ def model_facts(
     units        names of the repeated blocks
     reduce       dtype in which gradients are reduced
     matmul       `tf32` or `highest`
-    optimizer    the fields of the run's optimizer
-    heads        names of linear layers whose forward is computed twice, because their loss has `chunks`
+    optimizer    fields of the run's optimizer
+    heads        linear layers whose loss has `chunks`, so the forward is computed twice
     averages     the run keeps a moving average of the parameters
     compiled     elementwise operations are fused
-    of_experts   names of the parameters that the ranks of the `expert` axis divide
+    of_experts   parameters that the ranks of the `expert` axis divide
     """
     opened = open_blocks(graph, units)
     works = unit_works(opened, parameters)

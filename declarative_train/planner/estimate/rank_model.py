@@ -67,12 +67,12 @@ def divide_for_rank(
 
 
 def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
-    """Return what the ranks of the axis `context` send in one attention layer: keys and values in the forward, and
-    their gradients in the backward.
+    """Return what the ranks of the axis `context` send in one attention layer: keys and values, and their gradients.
 
-    `elements`: number of elements of the keys and values of one sample. `size`: number of ranks, which divide the
-    positions. `widening`: 0 if each rank gathers all keys at once. Otherwise the ranks send keys around a ring, also in
-    the backward, and `widening` is the size of a key's gradient relative to the key, in bytes.
+    `elements`  elements of the keys and values of one sample
+    `size`      number of ranks, which divide the positions
+    `widening`  0: each rank gathers all keys at once. Otherwise keys go around a ring, also in the backward; the value
+                is bytes of a key's gradient / bytes of the key
     """
     if not widening:
         return Sums(keys=(elements * size,), keys_back=(elements * size,))

@@ -1,9 +1,8 @@
 """Traffic between devices in one optimizer step: what is sent, on which link, and how long it takes.
 
 Collectives are rings, as in NCCL for large messages: each of n devices sends (n - 1) / n of a gathered or scattered
-tensor, and twice as much in an all-reduce. A ring over several nodes enters and leaves each node once, through the
-network adapters of all its devices in that node. It is as fast as its slowest link (Thakur et al., Optimization of
-collective communication, 2005)."""
+tensor, and twice as much in an all-reduce. A ring over several nodes crosses the network once per node, and is as fast
+as its slowest link (Thakur et al., Optimization of collective communication, 2005)."""
 
 from __future__ import annotations
 

@@ -55,11 +55,11 @@ _BOUNDS = {
 class _Problem(NamedTuple):
     """Error of pydantic with its position in the recipe.
 
-    pydantic gives the position as a list of keys and indices below the validated mapping. `path`: the beginning of this
-    list, as far as the recipe has it. `rest`: the other keys, such as a missing key. `node`: the YAML node at `path`.
-
-    `union`, `branch`: only for a value that may have several forms (a pydantic union). `union`: the path of this value.
-    `branch`: the form to which this error belongs."""
+    path     keys and indices from the validated mapping to the value, as far as the recipe has them
+    rest     further keys, such as a missing key
+    node     the YAML node at `path`
+    union    path of a value that may have several forms (a pydantic union), else None
+    branch   the form of this value to which the error belongs"""
 
     error: Any
     node: Node

@@ -137,12 +137,14 @@ def bind_params(
     *,
     shipped: bool = False,
 ) -> tuple[dict[str, object] | None, list[Diagnostic]]:
-    """Return (values, errors). `values`: {name: value} of a block's parameters, as variables for the block's templates;
-    None if there are errors.
+    """Return (values, errors). `values`: {name: value} of a block's parameters, as variables for its templates; None if
+    there are errors.
 
-    `block`, `params`: the name of the block and its declared parameters. `given`: the keys that a node sets for the
-    block, rendered. `at`: span at which a missing parameter is reported. `present`: names of all keys of the node, so
-    that no fix renames a key to one that exists. `shipped`: whether the block is one that dtrain ships.
+    `params`   declared parameters of the block
+    `given`    keys that a node sets for the block, rendered
+    `at`       span at which a missing parameter is reported
+    `present`  all keys of the node, so that no fix renames a key to one of them
+    `shipped`  the block is one that dtrain ships
     """
     diagnostics: list[Diagnostic] = []
     meant: set[str] = set()  # parameters that the node sets under a wrong name; they are not reported as missing

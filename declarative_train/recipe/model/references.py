@@ -139,12 +139,13 @@ def no_reference(text: str, span: Span) -> Diagnostic:
 def bind(
     wanted: RequestedInputs, ports: SequenceABC[Port], kind: str, above: Edge | None
 ) -> tuple[dict[str, Edge | None], list[Diagnostic]]:
-    """Return {input: reference} for the connected inputs of a node, and errors. The inputs of a variadic port are named
-    `NAME.0`, `NAME.1`, ... A missing required input is not an error here: `open_required` finds it.
+    """Return {input: reference} for the connected inputs of a node, and errors. Inputs of a variadic port are `NAME.0`,
+    `NAME.1`, ... A missing required input is found later, by `open_required`.
 
-    `wanted`: the references written at the node. `ports`: the inputs that the node can have. `kind`: name of its type,
-    for messages. `above`: reference to the node above, for the first input if `wanted` does not connect it; None: there
-    is no such node."""
+    `wanted`  references written at the node
+    `ports`   inputs that the node can have
+    `kind`    name of its type, for messages
+    `above`   reference to the node above, for the first input if it is not connected; None: there is no such node"""
     bound: dict[str, Edge | None] = {}
     diagnostics: list[Diagnostic] = []
     for position, edge in enumerate(wanted.listed):

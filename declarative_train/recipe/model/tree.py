@@ -112,9 +112,9 @@ class Scope(NamedTuple):
     """Graph of the model or of a block. Each node comes after the nodes that it reads.
 
     inputs    for the model, the fields that nodes read; for a block, its connected inputs
-    outputs   dict from the name of an output to the value (Wire) that it returns
-    units     for the model, paths of the parts that are sharded and compiled one by one: the copies of the outermost
-              `repeat`s or, without a `repeat`, the top-level layers and blocks (docs/decisions.md, Q36); () for a block
+    outputs   dict from the name of an output to its value (Wire)
+    units     for the model, paths of what is sharded and compiled one by one: copies of the outermost `repeat`s, else
+              top-level layers and blocks (docs/decisions.md, Q36); () for a block
     """
 
     inputs: tuple[str, ...]

@@ -1,9 +1,8 @@
-"""Sink for Weights & Biases. In the mode `offline` it writes to the folder `wandb/` of the run, from which `wandb sync`
+"""Sink for Weights & Biases. In the mode `offline` it writes to the run's folder `wandb/`, from which `wandb sync`
 uploads.
 
-The run's id in W&B is in the file `wandb.json` of the run's folder, so that a resumed run continues the same W&B run.
-`step` is logged as a metric and is the x axis of all other metrics, because W&B's own step cannot decrease. The step of
-a run decreases if the run resumes from an earlier checkpoint."""
+A resumed run continues the W&B run whose id is in the file `wandb.json`. `step` is a metric and the x axis of all
+others, because W&B's own step cannot decrease, as that of a run does if it resumes from an earlier checkpoint."""
 
 from __future__ import annotations
 

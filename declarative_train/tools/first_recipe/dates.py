@@ -65,12 +65,13 @@ def _reads(format: str | None, name: str, values: np.ndarray) -> bool:
 
 
 def choose_parts(name: str, format: str | None, values: np.ndarray) -> tuple[str, ...]:
-    """Return the parts of a date that a first recipe uses: always `time`, and others if the dates cover enough time.
-    `format`: how the texts are read. `values`: the column `name` without missing values.
+    """Return the parts of a date that a first recipe uses. `format`: how the texts are read. `values`: the column
+    `name` without missing values.
 
-    With at least four months, `yearday` is used, or `month` if there are few different days. With at least 14 days,
-    `weekday` is used if the weekdays differ and not all days are the first of a month. `hour` is used if the hours
-    differ."""
+    time             always
+    yearday, month   at least four months; `month` if there are few different days
+    weekday          at least 14 days, different weekdays, and not all days are the first of a month
+    hour             the hours differ"""
     import numpy as np
 
     field = DateField.from_data({"type": "date", "column": name, "format": format})

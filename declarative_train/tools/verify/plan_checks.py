@@ -1,8 +1,9 @@
 """Checks of a plan without a run: whether the gradients of all ranks, combined as the plan says, give the gradient of
-the whole batch. The parts of layers, the rows, the reductions and the scale of each gradient are checked.
+the whole batch.
 
-Ranks that differ only in their coordinate along `replicate` do the same with other rows, so each kind of rank is
-checked once. How the parts of a layer must be combined is derived from the layer's component, not read from the plan.
+The parts of layers, the rows, the reductions and the scale of each gradient are checked. Ranks that differ only along
+`replicate` are checked once. How the parts of a layer must be combined is derived from its component, not from the
+plan.
 """
 
 from __future__ import annotations

@@ -38,11 +38,11 @@ class ParameterRecord:
 class StepIndex:
     """Facts about the step as one process computes it.
 
-    samples     for each row of the global batch, the index of its sample in the set
-    counts      for each loss term, the number of items by which its sum is divided
-    sums        for each loss term, its sum over the global batch
+    samples     index in the set of each row of the global batch
+    counts      number of items of each loss term, by which its sum is divided
+    sums        sum of each loss term over the global batch
     norm        norm of all gradients together
-    nodes       shape of each layer's output for one sample, by path of the layer
+    nodes       dict from the path of a layer to its output's shape for one sample
     statistics  records of running statistics, such as those of batch norms, by name
     """
 

@@ -148,12 +148,12 @@ class BatchNormModule(nn.Module):
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[BatchNormModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Update the running mean and variance of each module with the mean over the groups of this step. (Each group
-        of samples is normalised together.)
+        """Move the running mean and variance of each module towards the means over this step's groups of samples, which
+        are normalised together.
 
-        `pending`: for each module, the vector of `take_pending`, summed over the ranks. A module that had no group in
-        this step is not changed. `finite`: if false, the step was skipped and no module is changed. Modules with the
-        same momentum are updated together, because one update per module would launch 640 kernels for a ResNet-50."""
+        `pending`: for each module, the vector of `take_pending`, added up over the ranks; a module whose vector counts
+        no group is not changed. `finite`: if false, the step was skipped and no module is changed."""
+        # updated together: one update per module would launch 640 kernels for a ResNet-50
         by_momentum: dict[tuple[float, torch.dtype], list[tuple[BatchNormModule, Tensor]]] = {}
         for module, part in zip(modules, pending, strict=True):
             by_momentum.setdefault((module.momentum, module.running_mean.dtype), []).append((module, part))

@@ -62,11 +62,9 @@ class ExpertKind(NamedTuple):
 class MoeModule(nn.Module):
     """Module of the layer `moe`, from x (B, ..., D) to the output (B, ..., D) and the balance loss (B,).
 
-    `mask`: bool (B, ...), True at positions that count in the balance loss; None: all count. `balance`: balance loss
-    of earlier layers (B,), to which this one is added, or None.
-
-    With `bias_rate` the module counts how many positions of a step use each expert. After the step, `fold` updates the
-    router's bias from these counts (`sample_groups.py`).
+    `mask`       bool (B, ...), True at positions that count in the balance loss; None: all count
+    `balance`    (B,) balance loss of earlier layers, to which this one is added, or None
+    `bias_rate`  if set, `fold` updates the router's bias after a step, from counts of the positions of each expert
     """
 
     trains_with_statistics = True  # the bias; a batch norm uses its running statistics only in evaluation
@@ -219,10 +217,9 @@ def apply_experts(
 ) -> Tensor:
     """Return (N, D): for each row of `x_ND`, the weighted sum of the results of its K experts.
 
-    `chosen_NK`, `weights_NK`: index and weight of each of these experts. `experts(rows, ends)`: function that applies
-    the experts to `rows`, which are sorted by expert; `ends[e]` is the index after the last row of expert e. `peers`:
-    the ranks that divide the experts; each row is then sent to the rank that has its expert. None: this rank has all
-    experts."""
+    `chosen_NK`, `weights_NK`  index and weight of each of these experts
+    `experts(rows, ends)`      applies the experts to rows sorted by expert; `ends[e]`: end of the rows of expert e
+    `peers`                    the ranks that divide the experts, to which rows are sent; None: no division"""
     K = chosen_NK.shape[1]
     numbers, order = chosen_NK.flatten().sort(stable=True)
     back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))

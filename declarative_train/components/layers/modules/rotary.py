@@ -77,12 +77,13 @@ class Angles:
         return self._yarn(plain, K) if self.scaling == "yarn" else plain
 
     def _llama3(self, plain: Tensor) -> Tensor:
-        """Return the frequencies `plain` scaled as in Llama 3 (Grattafiori et al., The Llama 3 herd of models, 2024).
+        """Return the frequencies `plain`, one for each pair of elements, scaled as in Llama 3 (Grattafiori et al., The
+        Llama 3 herd of models, 2024). It depends on the number of full turns of a pair over `original_length`
+        positions:
 
-        There is one frequency for each pair of elements. Count the full turns of a pair over `original_length`
-        positions. A pair with at least `high_freq_factor` turns keeps its frequency. With at most `low_freq_factor`
-        turns, the frequency is divided by `factor`. Between the two limits it is a mean of both values, weighted
-        linearly by the turns, as in the published code.
+        at least `high_freq_factor`   unchanged
+        at most `low_freq_factor`     divided by `factor`
+        between                       mean of both, weighted by the turns, as in the published code
         """
         turns = self.original_length * plain / (2 * math.pi)  # within the original length
         kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
@@ -90,12 +91,14 @@ class Angles:
         return (1 - kept) * plain / self.factor + kept * plain
 
     def _yarn(self, plain: Tensor, K: int) -> Tensor:
-        """Return the frequencies `plain` (K // 2,) scaled as in YaRN (Peng et al., 2023).
+        """Return the frequencies `plain` (K // 2,), one for each pair of elements, scaled as in YaRN (Peng et al.,
+        2023).
 
-        There is one frequency for each pair of elements. Count the full turns of a pair over `original_length`
-        positions. A pair with more than `beta_fast` turns keeps its frequency. With fewer than `beta_slow` turns, the
-        frequency is divided by `factor`. Between the two limits it is a mean of both values, weighted linearly by the
-        index of the pair. With `truncate`, the two limits are first rounded outwards to whole indices.
+        It depends on the number of full turns of a pair over `original_length` positions:
+
+        above `beta_fast`   unchanged
+        below `beta_slow`   divided by `factor`
+        between             mean of both, weighted by the pair's index; `truncate` rounds the limits outwards to indices
         """
         low, high = self._pair_that_turns(self.beta_fast, K), self._pair_that_turns(self.beta_slow, K)
         if self.truncate:

@@ -18,9 +18,8 @@ class Contrast(nn.Module, LossModule):
     negatives. `count` is the number of rows.
 
     `groups`, set by the engine, says which rows are compared (`components/layers/sample_groups.py`). In training, a
-    group that is larger than a rank's microbatch is gathered from its ranks, with gradients. In an evaluation, the rows
-    of all ranks are gathered and stored until a group is complete; then each rank computes the loss of some of its
-    rows."""
+    group that is larger than a microbatch is gathered from its ranks, with gradients. In an evaluation, the rows of all
+    ranks are stored until a group is complete."""
 
     def __init__(self, temperature: float, symmetric: bool, normalize: bool, over: int | None) -> None:
         super().__init__()

@@ -56,12 +56,11 @@ class ClassItems:
 
 
 class YesNoItems:
-    """Function that turns the scores and targets of a batch into N items with L labels, for binary and multilabel
-    tasks.
+    """Function from scores and targets, both (B, *S), to N items with L labels, for binary and multilabel tasks.
 
-    Input: scores and targets, both (B, *S). Result: a tuple of scores (N, L), answers (N, L) and weights (N, L). An
-    answer is True (positive) if the target is above one half. The weights are None if all are 1. The labels are
-    dimension `axis` of a sample. If `axis` is None, there is one label, and each element is an item.
+    The result is (scores (N, L), answers (N, L), weights (N, L)). An answer is True if the target is above one half.
+    The weights are None if all are 1. The labels are dimension `axis` of a sample; None: one label, and each element is
+    an item.
     """
 
     def __init__(self, axis: int | None, ignore_index: int | None) -> None:

@@ -138,13 +138,12 @@ def match(
     unexpected: Collection[str],
     may_differ: Collection[str] = (),
 ) -> Files:
-    """Check that the tensors in files fit a model, and return the tensors with which the model starts. Raises
-    LibraryError for shapes and dtypes that do not fit, and for tied parameters with different values in the files.
+    """Return the tensors of files with which a model starts. Raises LibraryError if shapes or dtypes do not fit, or if
+    tied parameters have different values in the files.
 
-    origins     name of a tensor of the model -> its origin in the files
+    origins     dict from a tensor of the model to its origin in the files
     unexpected  names in the files that the model does not have
-    may_differ  parameters that may have another shape in the files, such as an output layer for other classes; they
-                start at random then"""
+    may_differ  parameters that may have another shape in the files; they start at random then"""
     state = dict(module.state_dict(keep_vars=True))
     tensors = {
         name: origins[name]

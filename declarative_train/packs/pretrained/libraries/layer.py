@@ -1,10 +1,8 @@
 """Base class of layers that are a model of another library (transformers, timm). The layer's fields determine the
 module; its parameters have the library's names.
 
-The module is created once per process (`modules/node.py`). Its parameters are on the meta device. Its buffers have
-values, because the library computes some of them, such as the frequencies of rotary positions. Parameters get values
-later: from the model's files, of which a rank reads only its rows, or from the library's code with a generator seeded
-by (seed, path).
+The module is created once per process, with parameters on the meta device (`modules/node.py`). They get values later:
+from the model's files, of which a rank reads only its rows, or from the library's code, seeded by (seed, path).
 """
 
 from __future__ import annotations

@@ -326,12 +326,11 @@ def foreign_batch_norms(module: nn.Module) -> list[str]:
 
 
 def units_in(module: nn.Module, classes: frozenset[str]) -> tuple[str, ...]:
-    """Return the paths of the units of a model. A unit is a module that is sharded, recomputed and compiled by itself,
-    such as a transformer block.
+    """Return the paths of the units of a model: modules that are sharded, recomputed and compiled by themselves, such
+    as transformer blocks.
 
-    Units are the modules whose class is in `classes`, which the library names. If there are none, they are the members
-    of the outermost lists of modules. Such a list must have members of one class, each with submodules. A module that
-    shares parameters with the rest of the model is not a unit."""
+    Units are the modules whose class is in `classes`, which the library names; if there are none, the members of the
+    outermost lists of equal modules with submodules. A module that shares parameters with others is not a unit."""
     found = list(_outermost(module, "", lambda part: type(part).__name__ in classes)) if classes else []
     if not found:
         lists = _outermost(module, "", _is_list_of_equals)
