@@ -84,10 +84,10 @@ class Pack:
     """Hook `document_block(block)`, called for the JSON schema. It returns the schemas of the keys that `read_block`
     accepts in addition to the params of the block."""
     prepare_fields: str = ""
-    """Hook `prepare_fields(table, rows, parts, *, skips)`, called for each set when it is opened, before its values are
-    read. `rows`: the rows of the set. `parts`: its `FieldReader`s. `skips`: whether rows without a value are left out.
-    It returns table, rows and parts, changed for the pack's own fields (texts become tokens). Raises BadSampleError and
-    SourceError."""
+    """Hook `prepare_fields(table, rows, readers, *, skips)`, called for each set when it is opened, before its values
+    are read. `rows`: the rows of the set. `readers`: its `FieldReader`s. `skips`: whether rows without a value are left
+    out. It returns table, rows and readers, changed for the pack's own fields (texts become tokens). Raises
+    BadSampleError and SourceError."""
     checkpoint_files: str = ""
     """Hook `checkpoint_files(components)`, called on rank 0 at the start of a run. `components`: the data of the source
     and the fields. It returns the files that each checkpoint must hold for them (a tokenizer): a dict from name to

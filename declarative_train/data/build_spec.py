@@ -96,15 +96,15 @@ def _describe(draft: DataDraft) -> DataSpec | None:
     sets = None if has_unknown_columns(draft, main) or not draft.window_fits else divide(draft, tables)
     if sets is None:
         return None
-    parts = _read_fields(draft, main, sets[TRAINING].rows, columns)
-    _check_transforms(draft, parts)
-    prepared = _prepare(draft, sets, parts, columns)
+    readers = _read_fields(draft, main, sets[TRAINING].rows, columns)
+    _check_transforms(draft, readers)
+    prepared = _prepare(draft, sets, readers, columns)
     if any(item.is_error for item in draft.diagnostics) or len(tables) <= _num_own(draft):
         return None
     _report_skipped(draft, tables, prepared)
     draft.diagnostics += diagnostics.check_bucket_counts(draft.section, prepared[TRAINING], draft.span)
-    _report_unread(draft, main, parts, {sets[name].source: each.table for name, each in prepared.items()})
-    spec = _make_spec(draft, tables, parts, prepared)
+    _report_unread(draft, main, readers, {sets[name].source: each.table for name, each in prepared.items()})
+    spec = _make_spec(draft, tables, readers, prepared)
     remember(spec, prepared)
     return spec
 
@@ -177,22 +177,24 @@ def _read_fields(
                 where, hint = find_row_with(main, training, problem), problem.help
             draft.report(no_statistics(draft.span(f"data.fields.{name}"), name, str(problem), where, hint))
     found = {
-        part.name: make_reader(part.name, part.field, part.columns, statistics[part.name], draft.window, draft.chain)
-        for part in readers
-        if part.name not in problems
+        reader.name: make_reader(
+            reader.name, reader.field, reader.columns, statistics[reader.name], draft.window, draft.chain
+        )
+        for reader in readers
+        if reader.name not in problems
     }
     for name in found.keys() & draft.inherited.keys():
-        part = found[name]
-        place = draft.column_span(base_of(name), part.field, part.columns[0].name)
-        if said := find_misreading(part, draft.inherited[name], place):
+        reader = found[name]
+        place = draft.column_span(base_of(name), reader.field, reader.columns[0].name)
+        if said := find_misreading(reader, draft.inherited[name], place):
             draft.diagnostics += said
             del found[name]
     return found
 
 
-def _check_transforms(draft: DataDraft, parts: Mapping[str, FieldReader]) -> None:
-    specs = {name: part.sample for name, part in parts.items()}
-    pictures = [name for name, part in parts.items() if part.field.is_lazy and not part.field.takes_lists]
+def _check_transforms(draft: DataDraft, readers: Mapping[str, FieldReader]) -> None:
+    specs = {name: reader.sample for name, reader in readers.items()}
+    pictures = [name for name, reader in readers.items() if reader.field.is_lazy and not reader.field.takes_lists]
     for place, shape_error in check_transforms(draft.section.transforms, specs, pictures):
         span = draft.span(("data", "transforms", *place))
         draft.report(transform_does_not_fit(span, shape_error.message, shape_error.help))
@@ -201,16 +203,16 @@ def _check_transforms(draft: DataDraft, parts: Mapping[str, FieldReader]) -> Non
 def _prepare(
     draft: DataDraft,
     sets: Mapping[str, RowsOfSet],
-    parts: Mapping[str, FieldReader],
+    readers: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
 ) -> dict[str, PreparedSet]:
     """Convert the values of the sets to check them, and return the prepared sets by name. After a bad value, report it
     and go on without its field.
 
-    `parts`: reader of each field for the main source. `columns`: {(source, field): columns of the field}; the source is
-    None for the main source, else the name of the set that has this source.
+    `readers`: {field: its reader for the main source}. `columns`: {(source, field): columns of the field}; the
+    source is None for the main source, else the name of the set that has this source.
     """
-    left = dict(parts)
+    left = dict(readers)
     found: dict[str, PreparedSet] = {}
     for name, each in sets.items():
         while left:
@@ -228,12 +230,12 @@ def _prepare(
                 )
                 break
             except MissingPackageError as error:
-                lazy = next(part for part in left.values() if part.field.is_lazy)
+                lazy = next(reader for reader in left.values() if reader.field.is_lazy)
                 words, _, hint = str(error).partition("; help: ")
                 draft.report(column_does_not_fit(draft.span(f"data.fields.{lazy.name}.type"), lazy.name, words, hint))
                 return found
             except BadSampleError as error:
-                left = {name: part for name, part in left.items() if base_of(name) != base_of(error.part.name)}
+                left = {name: reader for name, reader in left.items() if base_of(name) != base_of(error.reader.name)}
                 _report_bad(draft, each.table, error)
             except SourceError as error:
                 place = "data.source.path" if each.source is None else f"data.split.{name}.source.path"
@@ -257,42 +259,43 @@ def _report_skipped(draft: DataDraft, tables: Mapping[str | None, Table], prepar
 
 
 def _report_unread(
-    draft: DataDraft, main: Table, parts: Mapping[str, FieldReader], tables: Mapping[str | None, Table]
+    draft: DataDraft, main: Table, readers: Mapping[str, FieldReader], tables: Mapping[str | None, Table]
 ) -> None:
     """Report each field that ignores data which it should probably read: keys of chat messages, or a whole column.
 
-    `main`: table of the main source, as it was opened. `parts`: {field: its reader}. `tables`: {source: its table after
-    packs have replaced or added columns, such as tokens}."""
+    `main`: table of the main source, as it was opened. `readers`: {field: its reader}. `tables`: {source: its table
+    after packs have replaced or added columns, such as tokens}."""
     for table in tables.values():
         for name, message, hint in table.unread():
             draft.report(unread_messages(draft.span(f"data.fields.{name}.column"), name, message, hint))
-    for name, part in parts.items():
-        if name == base_of(name) and (found := part.field.unread(part.columns, main.columns)) is not None:
+    for name, reader in readers.items():
+        if name == base_of(name) and (found := reader.field.unread(reader.columns, main.columns)) is not None:
             draft.report(unread_messages(draft.span(f"data.fields.{name}.column"), name, *found))
 
 
 def _fields_of_set(
     source: str | None,
-    parts: Mapping[str, FieldReader],
+    readers: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
 ) -> tuple[FieldReader, ...]:
     """Return the readers of the fields for the table of one source. A field that `columns` lacks is left out: its
     columns do not fit, which was reported earlier.
 
-    `source`: None for the main source, else the name of the set that has this source. `parts`: the readers for the main
+    `source`: None for the main source, else the name of the set that has this source. `readers`: those of the main
     source. `columns`: {(source, field): columns of the field in the table}."""
     if source is None:
-        return tuple(parts.values())
-    own = {part: columns[source, part.name] for part in parts.values() if (source, part.name) in columns}
+        return tuple(readers.values())
+    own = {reader: columns[source, reader.name] for reader in readers.values() if (source, reader.name) in columns}
     return tuple(
-        FieldReader(part.name, part.field, found, part.statistics, part.row, part.sample) for part, found in own.items()
+        FieldReader(reader.name, reader.field, found, reader.statistics, reader.row, reader.sample)
+        for reader, found in own.items()
     )
 
 
 def _report_bad(draft: DataDraft, table: Table, error: BadSampleError) -> None:
     """Report a value that a field cannot convert. The diagnostic points to the key of the field that forbids the value
     or, if no key does, to the key that names the column."""
-    name, field, key = base_of(error.part.name), error.part.field, error.cause.key
+    name, field, key = base_of(error.reader.name), error.reader.field, error.cause.key
     column = draft.column_span(name, field, error.cause.column)
     unknown = unknown_value(error, table, draft.inherited.get(name), column)
     if unknown is not None:
@@ -308,7 +311,7 @@ def _report_bad(draft: DataDraft, table: Table, error: BadSampleError) -> None:
 def _make_spec(
     draft: DataDraft,
     tables: Mapping[str | None, Table],
-    parts: Mapping[str, FieldReader],
+    readers: Mapping[str, FieldReader],
     prepared: Mapping[str, PreparedSet],
 ) -> DataSpec:
     section = draft.section
@@ -328,19 +331,19 @@ def _make_spec(
         )
     mix = _mix(draft, prepared[TRAINING])
     paths = dict.fromkeys(path for table in tables.values() for path in (*table.files, *table.read_with))
-    paths |= dict.fromkeys(path for part in parts.values() for path in part.field.files)
+    paths |= dict.fromkeys(path for reader in readers.values() for path in reader.field.files)
     return DataSpec(
         source=section.source.as_data(),
         fields=tuple(
             FieldSpec(
                 name,
-                part.field.as_data(),
-                part.sample,
-                dict(part.statistics),
-                tuple(column.name for column in part.columns),
+                reader.field.as_data(),
+                reader.sample,
+                dict(reader.statistics),
+                tuple(column.name for column in reader.columns),
                 origin_of(draft.inherited.get(name)),
             )
-            for name, part in parts.items()
+            for name, reader in readers.items()
         ),
         sets=tuple(sets),
         seed=draft.seed,

@@ -70,7 +70,7 @@ def source_problem(span: Span, error: SourceError) -> Diagnostic:
 def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Related, ...] = ()) -> Diagnostic:
     """Return the diagnostic for a value that a field cannot convert. `place`: row and file of the value. `made`:
     additional places of the recipe to show, such as the key that names the column."""
-    name, message, hint = error.part.name, str(error.cause), error.cause.help
+    name, message, hint = error.reader.name, str(error.cause), error.cause.help
     if error.cause.problem == "plugin":
         return plugin_field_fails(span, name, message, place, hint)
     if error.cause.problem == "unreadable":

@@ -88,8 +88,8 @@ def _sample(field: Field, row: TensorSpec, window: WindowSpec | None) -> TensorS
     return replace(row, shape=(length, *row.shape))
 
 
-def column_names(parts: Sequence[FieldReader]) -> list[str]:
-    return list(dict.fromkeys(column.name for part in parts for column in part.columns))
+def column_names(readers: Sequence[FieldReader]) -> list[str]:
+    return list(dict.fromkeys(column.name for reader in readers for column in reader.columns))
 
 
 def each_output(fields: Mapping[str, Field], read: Collection[str] | None) -> Iterator[tuple[str, Field]]:
@@ -108,22 +108,24 @@ def base_of(name: str) -> str:
 
 
 class BadSampleError(Exception):
-    """Error: a field cannot convert a value. `part`: the reader of the field. `row`: index of the row in the table."""
+    """Error: a field cannot convert a value. `reader`: reader of the field. `row`: index of the row in the table."""
 
-    def __init__(self, part: FieldReader, row: int, cause: BadValueError) -> None:
-        super().__init__(f"field `{part.name}`: {cause}")
-        self.part = part
+    def __init__(self, reader: FieldReader, row: int, cause: BadValueError) -> None:
+        super().__init__(f"field `{reader.name}`: {cause}")
+        self.reader = reader
         self.row = row
         self.cause = cause
 
 
-def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[FieldReader]) -> Iterator[BadSampleError]:
+def failing(
+    read: Mapping[str, np.ndarray], rows: np.ndarray, readers: Sequence[FieldReader]
+) -> Iterator[BadSampleError]:
     """Yield an error for each row that a field cannot convert. `read`: dict from column name to the values of the rows.
     `rows`: index in the table of each row."""
 
     def fails(start: int, stop: int) -> Exception | None:
         try:
-            values_of({name: values[start:stop] for name, values in read.items()}, rows[start:stop], parts)
+            values_of({name: values[start:stop] for name, values in read.items()}, rows[start:stop], readers)
         except BadSampleError as found:
             return found
         return None
@@ -133,39 +135,39 @@ def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[Fi
 
 
 def convert_chunks(
-    table: Table, rows: SetRows, parts: Sequence[FieldReader]
+    table: Table, rows: SetRows, readers: Sequence[FieldReader]
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Convert the rows of a set in chunks. Yield for each chunk the index within the set of its first row, and a dict
-    from field name to values. `parts`: readers of the fields. Raises BadSampleError and SourceError."""
-    for start, numbers in rows.chunks(chunk_rows(parts)):
-        yield start, convert_rows(table, numbers, parts)
+    from field name to values. `readers`: readers of the fields. Raises BadSampleError and SourceError."""
+    for start, numbers in rows.chunks(chunk_rows(readers)):
+        yield start, convert_rows(table, numbers, readers)
 
 
-def convert_rows(table: Table, numbers: slice | np.ndarray, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
-    return values_of(table.read(column_names(parts), numbers), numbers, parts)
+def convert_rows(table: Table, numbers: slice | np.ndarray, readers: Sequence[FieldReader]) -> dict[str, np.ndarray]:
+    return values_of(table.read(column_names(readers), numbers), numbers, readers)
 
 
 def values_of(
-    read: Mapping[str, np.ndarray], numbers: slice | np.ndarray, parts: Sequence[FieldReader]
+    read: Mapping[str, np.ndarray], numbers: slice | np.ndarray, readers: Sequence[FieldReader]
 ) -> dict[str, np.ndarray]:
     values = {}
-    for part in parts:
-        with in_row(part, numbers):
-            values[part.name] = part.values(read)
+    for reader in readers:
+        with in_row(reader, numbers):
+            values[reader.name] = reader.values(read)
     return values
 
 
 @contextmanager
-def in_row(part: FieldReader, numbers: slice | np.ndarray) -> Iterator[None]:
+def in_row(reader: FieldReader, numbers: slice | np.ndarray) -> Iterator[None]:
     """Convert a BadValueError of the `with` block into a BadSampleError, which names the row of the table. `numbers`:
     index in the table of each row that the block converts."""
     try:
         yield
     except BadValueError as error:
         row = numbers.start + error.row if isinstance(numbers, slice) else int(numbers[error.row])
-        raise BadSampleError(part, row, error) from error
+        raise BadSampleError(reader, row, error) from error
 
 
-def chunk_rows(parts: Sequence[FieldReader]) -> int:
-    row_bytes = sum(8 * part.row.num_elements for part in parts)
+def chunk_rows(readers: Sequence[FieldReader]) -> int:
+    row_bytes = sum(8 * reader.row.num_elements for reader in readers)
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(row_bytes, 1)))

@@ -49,17 +49,17 @@ def specs_at(data: DataSpec, bucket_id: int) -> dict[str, TensorSpec]:
     return specs | {name: replace(specs[name], shape=(each[bucket_id],)) for name, each in buckets.items()}
 
 
-def find_bucket_ids(table: Table, rows: SetRows, parts: Sequence[FieldReader]) -> np.ndarray | None:
+def find_bucket_ids(table: Table, rows: SetRows, readers: Sequence[FieldReader]) -> np.ndarray | None:
     """Return (N,) uint8, the index of the shortest bucket in which each sample of a set fits; None if no field has
     buckets."""
-    fields = {base_of(part.name): part for part in parts if part.field.buckets}
+    fields = {base_of(reader.name): reader for reader in readers if reader.field.buckets}
     if not fields:
         return None
     numbers = rows.at(np.arange(len(rows)))
     found = np.zeros(len(rows), np.uint8)
-    for part in fields.values():
-        lengths = table.lengths(part.columns[0].name, numbers)
-        np.maximum(found, np.searchsorted(part.field.buckets, lengths).astype(np.uint8), out=found)
+    for reader in fields.values():
+        lengths = table.lengths(reader.columns[0].name, numbers)
+        np.maximum(found, np.searchsorted(reader.field.buckets, lengths).astype(np.uint8), out=found)
     return found
 
 

@@ -45,7 +45,7 @@ class PreparedSet:
 
     rows        rows of the set in the table
     windows     how samples are cut from the rows; None: each row is a sample
-    parts       readers of the fields
+    readers     readers of the fields
     held        dict from each field in memory to the values of all rows; None: all fields are read for each batch
     chain       transforms of images
     skips       bad rows, if the recipe skips them; None: a bad row is an error
@@ -56,7 +56,7 @@ class PreparedSet:
     table: Table
     rows: SetRows
     windows: RowWindows | None
-    parts: tuple[FieldReader, ...]
+    readers: tuple[FieldReader, ...]
     held: dict[str, np.ndarray] | None
     chain: TransformChain = NO_TRANSFORMS
     skips: Skips | None = None
@@ -65,7 +65,7 @@ class PreparedSet:
     @property
     def lazy(self) -> tuple[FieldReader, ...]:
         """Readers of the lazy fields (such as images), whose values are read when a batch is made."""
-        return tuple(part for part in self.parts if part.field.is_lazy)
+        return tuple(reader for reader in self.readers if reader.field.is_lazy)
 
     @property
     def is_held(self) -> bool:
@@ -80,8 +80,8 @@ class PreparedSet:
     def size_bytes(self) -> int | None:
         """Size in bytes of all values of the set, as they would be in memory. Images count with the size of their
         files. None if unknown."""
-        parts = [part for part in self.parts if not part.field.is_lazy]
-        numbers = sum(storage_dtype(part, len(self.rows)).itemsize * part.row.num_elements for part in parts)
+        readers = [reader for reader in self.readers if not reader.field.is_lazy]
+        numbers = sum(storage_dtype(reader, len(self.rows)).itemsize * reader.row.num_elements for reader in readers)
         if not self.lazy:
             return numbers * len(self.rows)
         of_table = self.table.size_bytes(column_names(self.lazy))
@@ -135,11 +135,11 @@ class PreparedSet:
     def _gather(
         self, samples: np.ndarray, names: Collection[str] | None = None, epoch: int | None = None
     ) -> dict[str, np.ndarray]:
-        wanted = [part for part in self.parts if names is None or part.name in names]
-        parts = [part for part in wanted if not part.field.is_lazy]
-        lazy = self._read_lazy(np.asarray(samples, np.int64), epoch) if len(parts) < len(wanted) else {}
-        values = self._gather_others(samples, parts) | lazy
-        return {part.name: values[part.name] for part in wanted}
+        wanted = [reader for reader in self.readers if names is None or reader.name in names]
+        readers = [reader for reader in wanted if not reader.field.is_lazy]
+        lazy = self._read_lazy(np.asarray(samples, np.int64), epoch) if len(readers) < len(wanted) else {}
+        values = self._gather_others(samples, readers) | lazy
+        return {reader.name: values[reader.name] for reader in wanted}
 
     def _read_lazy(self, samples: np.ndarray, epoch: int | None) -> dict[str, np.ndarray]:
         return self.decode_lazy(self.read_columns(samples), samples, epoch)
@@ -153,54 +153,56 @@ class PreparedSet:
         so that they are transformed alike. Raises BadSampleError.
         """
         try:
-            return self.chain.arrays(given, {part.name: part.sample.shape for part in self.lazy}, samples, epoch)
+            return self.chain.arrays(given, {reader.name: reader.sample.shape for reader in self.lazy}, samples, epoch)
         except LazyFieldError as error:
-            part = next(part for part in self.lazy if part.name == error.name)
+            reader = next(reader for reader in self.lazy if reader.name == error.name)
             row = int(self.rows.at(samples[error.row : error.row + 1])[0])
-            raise BadSampleError(part, row, error.cause) from error
+            raise BadSampleError(reader, row, error.cause) from error
 
     def read_columns(self, samples: np.ndarray) -> dict[str, LazyValues]:
         """Return {lazy field: content of its columns} for `samples` (indices in the set). Raises SourceError."""
         lazy = self.lazy
         read = self.table.read(column_names(lazy), self.rows.at(samples))
-        return {part.name: LazyValues.of(part.field, part.columns, read) for part in lazy}
+        return {reader.name: LazyValues.of(reader.field, reader.columns, read) for reader in lazy}
 
-    def _gather_others(self, samples: np.ndarray, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
-        if not parts:
+    def _gather_others(self, samples: np.ndarray, readers: Sequence[FieldReader]) -> dict[str, np.ndarray]:
+        if not readers:
             return {}
         if self.windows is not None and self.held is None and isinstance(self.rows, RowRange):
-            return self._read_windows(self.windows.starts(samples) + self.rows.start, self.windows.length, parts)
+            return self._read_windows(self.windows.starts(samples) + self.rows.start, self.windows.length, readers)
         indices = np.asarray(samples, np.int64)
         length = 1 if self.windows is None else self.windows.length
         if self.windows is not None:
             indices = (self.windows.starts(indices)[:, None] + np.arange(length)).ravel()
         if self.held is not None:
-            values = {part.name: self.held[part.name][indices] for part in parts}
+            values = {reader.name: self.held[reader.name][indices] for reader in readers}
         else:
-            values = convert_rows(self.table, self.rows.at(indices), parts)
+            values = convert_rows(self.table, self.rows.at(indices), readers)
         if self.windows is None:
             return values
         whole = {name: array.reshape(len(samples), length, *array.shape[1:]) for name, array in values.items()}
-        return {part.name: whole[part.name][:, part.cut] for part in parts}
+        return {reader.name: whole[reader.name][:, reader.cut] for reader in readers}
 
-    def _read_windows(self, starts: np.ndarray, length: int, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
+    def _read_windows(self, starts: np.ndarray, length: int, readers: Sequence[FieldReader]) -> dict[str, np.ndarray]:
         """Read windows of `length` consecutive rows of the table; each of `starts` is the first row of one window.
 
         Return {field: values (N, K, *row shape)}, where K is the number of rows of a window that the field uses. The
         values of a field that uses a single row are (N, *row shape). Raises BadSampleError."""
-        read = self.table.read_runs(column_names(parts), np.asarray(starts, np.int64), length)
+        read = self.table.read_runs(column_names(readers), np.asarray(starts, np.int64), length)
         found = {}
-        for part in parts:
-            taken = {column.name: read[column.name][:, part.cut] for column in part.columns}
-            inner = next(iter(taken.values())).shape[1 : read[part.columns[0].name].ndim - len(part.columns[0].shape)]
+        for reader in readers:
+            taken = {column.name: read[column.name][:, reader.cut] for column in reader.columns}
+            inner = next(iter(taken.values())).shape[
+                1 : read[reader.columns[0].name].ndim - len(reader.columns[0].shape)
+            ]
             flat = {name: np.reshape(each, (-1, *each.shape[1 + len(inner) :])) for name, each in taken.items()}
             try:
-                made = part.values(flat)
+                made = reader.values(flat)
             except BadValueError as error:
                 sample, index = divmod(error.row, inner[0] if inner else 1)
-                row = starts[sample] + np.arange(length)[part.cut][index] if inner else starts[sample] + part.cut
-                raise BadSampleError(part, int(row), error) from error
-            found[part.name] = made.reshape(len(starts), *inner, *made.shape[1:])
+                row = starts[sample] + np.arange(length)[reader.cut][index] if inner else starts[sample] + reader.cut
+                raise BadSampleError(reader, int(row), error) from error
+            found[reader.name] = made.reshape(len(starts), *inner, *made.shape[1:])
         return found
 
 
@@ -232,49 +234,52 @@ def prepare(
     chain = chain or NO_TRANSFORMS
     for prepare_fields in hooks("prepare_fields"):
         table, rows, every = prepare_fields(table, rows, every, skips=skips is not None)
-    parts = tuple(part for part in every if not part.field.is_lazy)
-    lazy = [part for part in every if part.field.is_lazy]
+    readers = tuple(reader for reader in every if not reader.field.is_lazy)
+    lazy = [reader for reader in every if reader.field.is_lazy]
     check_lazy_fields(table, rows, lazy, chain, skips, name, decoded_bytes=0 if is_checked else DECODED_BYTES)
-    if not parts:
+    if not readers:
         return PreparedSet(name, table, rows, windows, every, {}, chain, skips, find_bucket_ids(table, rows, every))
-    stores = {part.name: storage_dtype(part, len(rows)) for part in parts}
-    if sum(store.itemsize * part.row.num_elements * len(rows) for part, store in _with(parts, stores)) > hold_bytes:
+    stores = {reader.name: storage_dtype(reader, len(rows)) for reader in readers}
+    if (
+        sum(store.itemsize * reader.row.num_elements * len(rows) for reader, store in _with(readers, stores))
+        > hold_bytes
+    ):
         if skips is not None and windows is None:
-            for found in _bad_rows(table, rows, parts, LOOKED_AT_ROWS):
+            for found in _bad_rows(table, rows, readers, LOOKED_AT_ROWS):
                 skips.add(found.row)
                 skips.left_out.append(Skipped(name, table.place(found.row), str(found.cause)))
         elif known is not None:
-            known.check_once(parts, lambda: check_first_rows(table, rows, parts))
+            known.check_once(readers, lambda: check_first_rows(table, rows, readers))
         elif not is_checked:
-            check_first_rows(table, rows, parts)
+            check_first_rows(table, rows, readers)
         return PreparedSet(name, table, rows, windows, every, None, chain, skips, find_bucket_ids(table, rows, every))
-    if skips is not None and windows is None and (bad := list(_bad_rows(table, rows, parts, len(rows)))):
+    if skips is not None and windows is None and (bad := list(_bad_rows(table, rows, readers, len(rows)))):
         skips.left_out += [Skipped(name, table.place(each.row), str(each.cause)) for each in bad]
         numbers = rows.at(np.arange(len(rows)))
         rows = rows.pick(np.flatnonzero(~np.isin(numbers, [each.row for each in bad])))
     held: dict[str, np.ndarray] = {}
-    for start, values in convert_chunks(table, rows, parts):
-        for part, store in _with(parts, stores):
-            made = values[part.name]
+    for start, values in convert_chunks(table, rows, readers):
+        for reader, store in _with(readers, stores):
+            made = values[reader.name]
             if len(made) == len(rows) and made.dtype == store:
-                held[part.name] = _own(made)
+                held[reader.name] = _own(made)
                 continue
-            if part.name not in held:
-                held[part.name] = np.empty((len(rows), *part.row.shape), store)
-            held[part.name][start : start + len(made)] = made
-    for part, store in _with(parts, stores):
-        held.setdefault(part.name, np.empty((0, *part.row.shape), store))
+            if reader.name not in held:
+                held[reader.name] = np.empty((len(rows), *reader.row.shape), store)
+            held[reader.name][start : start + len(made)] = made
+    for reader, store in _with(readers, stores):
+        held.setdefault(reader.name, np.empty((0, *reader.row.shape), store))
     return PreparedSet(name, table, rows, windows, every, held, chain, skips, find_bucket_ids(table, rows, every))
 
 
-def _bad_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int) -> Iterator[BadSampleError]:
+def _bad_rows(table: Table, rows: SetRows, readers: Sequence[FieldReader], most: int) -> Iterator[BadSampleError]:
     """Convert the first rows of a set, and yield an error for each row that a field cannot convert. Rows are read in
     whole chunks, until at least `most` rows are checked."""
-    for start, numbers in rows.chunks(chunk_rows(parts)):
+    for start, numbers in rows.chunks(chunk_rows(readers)):
         if start >= most:
             return
         listed = np.arange(numbers.start, numbers.stop) if isinstance(numbers, slice) else numbers
-        yield from failing(table.read(column_names(parts), numbers), listed, parts)
+        yield from failing(table.read(column_names(readers), numbers), listed, readers)
 
 
 def check_lazy_fields(
@@ -294,39 +299,39 @@ def check_lazy_fields(
     `skips`          collects the bad rows; None: a bad row raises BadSampleError
     `decoded_bytes`  bytes of local images that are decoded completely; of others only the header is read"""
     left = 0 if any(map(is_remote, table.files)) else decoded_bytes
-    for part in lazy:
-        if part.name != base_of(part.name):
+    for reader in lazy:
+        if reader.name != base_of(reader.name):
             continue
-        most, step = (LOOKED_AT_ROWS, _GLANCED_ROWS) if part.field.takes_lists else (_GLANCED, _GLANCED)
+        most, step = (LOOKED_AT_ROWS, _GLANCED_ROWS) if reader.field.takes_lists else (_GLANCED, _GLANCED)
         for begin in range(0, len(rows), step):
-            if begin >= most and (left <= 0 or part.field.takes_lists):
+            if begin >= most and (left <= 0 or reader.field.takes_lists):
                 break
             first = rows.at(np.arange(begin, min(len(rows), begin + step)))
-            given = LazyValues.of(part.field, part.columns, table.read(column_names([part]), first))
+            given = LazyValues.of(reader.field, reader.columns, table.read(column_names([reader]), first))
             for index in range(len(first)):
                 try:
                     left -= chain.glance(given, index, whole=left > 0)
                 except BadValueError as error:
                     if skips is None:
-                        raise BadSampleError(part, int(first[index]), error) from error
+                        raise BadSampleError(reader, int(first[index]), error) from error
                     if skips.add(int(first[index])):
                         skips.left_out.append(Skipped(name, table.place(int(first[index])), str(error)))
 
 
 def _with(
-    parts: Sequence[FieldReader], stores: Mapping[str, np.dtype[np.generic]]
+    readers: Sequence[FieldReader], stores: Mapping[str, np.dtype[np.generic]]
 ) -> list[tuple[FieldReader, np.dtype[np.generic]]]:
-    return [(part, stores[part.name]) for part in parts]
+    return [(reader, stores[reader.name]) for reader in readers]
 
 
-def storage_dtype(part: FieldReader, num_rows: int) -> np.dtype[np.generic]:
-    """Return the numpy dtype in which a set of `num_rows` rows keeps a field in memory. It is `part.storage`, or a
+def storage_dtype(reader: FieldReader, num_rows: int) -> np.dtype[np.generic]:
+    """Return the numpy dtype in which a set of `num_rows` rows keeps a field in memory. It is `reader.storage`, or a
     smaller dtype for a large field of integers whose range is known."""
-    size = part.row.num_values
-    if size is None or part.row.dtype in FLOATING or part.row.num_elements * num_rows * 8 <= NARROW_BYTES:
-        return part.storage
+    size = reader.row.num_values
+    if size is None or reader.row.dtype in FLOATING or reader.row.num_elements * num_rows * 8 <= NARROW_BYTES:
+        return reader.storage
     narrow = next(kind for kind in ("uint8", "int16", "int32", "int64") if size - 1 <= np.iinfo(kind).max)
-    return min(part.storage, np.dtype(narrow), key=lambda kind: kind.itemsize)
+    return min(reader.storage, np.dtype(narrow), key=lambda kind: kind.itemsize)
 
 
 def _own(array: np.ndarray) -> np.ndarray:
@@ -335,9 +340,9 @@ def _own(array: np.ndarray) -> np.ndarray:
     return array.copy() if array.base is not None or not array.flags.writeable else array
 
 
-def check_first_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int = LOOKED_AT_ROWS) -> None:
+def check_first_rows(table: Table, rows: SetRows, readers: Sequence[FieldReader], most: int = LOOKED_AT_ROWS) -> None:
     """Convert at least the first `most` rows of a set, in whole chunks, to find values that the fields cannot convert.
     Raises BadSampleError and SourceError."""
-    for start, _ in convert_chunks(table, rows, parts):
+    for start, _ in convert_chunks(table, rows, readers):
         if start >= most:
             return

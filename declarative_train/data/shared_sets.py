@@ -137,19 +137,19 @@ def _prepare_one(
     most: int,
     skips: bool,
 ) -> PreparedSet:
-    parts = []
+    readers = []
     for spec, field in fields:
         columns, missed = columns_of(field, table)
         if missed:
             raise DataError(f"the column `{missed[0]}` of field `{spec.name}` no longer exists")
         if (why := field.misreads(spec.statistics)) is not None:
             raise DataError(f"field `{spec.name}` differs from the plan: {why}")
-        part = make_reader(spec.name, field, columns, spec.statistics, window, chain)
-        parts.append(part)
-        if part.sample != spec.tensor:
-            raise DataError(f"field `{part.name}` is now {part.sample}, but the plan was made for {spec.tensor}")
+        reader = make_reader(spec.name, field, columns, spec.statistics, window, chain)
+        readers.append(reader)
+        if reader.sample != spec.tensor:
+            raise DataError(f"field `{reader.name}` is now {reader.sample}, but the plan was made for {spec.tensor}")
     found = prepare(
-        wanted.name, table, *rows, tuple(parts), most, chain, is_checked=True, skips=Skips() if skips else None
+        wanted.name, table, *rows, tuple(readers), most, chain, is_checked=True, skips=Skips() if skips else None
     )
     if found.num_samples != wanted.num_samples:
         raise DataError(
@@ -343,7 +343,7 @@ class Sample:
     def _is_lazy(self, name: str) -> bool:
         """Return whether the values of a field are read from files (images) at each use, which would take too long
         here."""
-        return any(part.name == name and part.field.is_lazy for part in self._sets[0].parts)
+        return any(reader.name == name and reader.field.is_lazy for reader in self._sets[0].readers)
 
     def place(self, row: int) -> str:
         """Return the position (file and row) of sample number `row`, for messages. The position of a window is that of

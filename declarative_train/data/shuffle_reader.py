@@ -87,13 +87,13 @@ class WindowReader:
         self._order = order
         self._needed = needed
         self._prepared = prepared
-        self._dtypes = {part.name: dtype_of(part.sample) for part in prepared.parts}
+        self._dtypes = {reader.name: dtype_of(reader.sample) for reader in prepared.readers}
         per_window = order.window * order.num_samples / order.num_blocks
         in_use = len(needed.streams) * per_window
         room = int(in_use * (1 + _AHEAD))
         rows_each = 1 if prepared.windows is None else prepared.windows.stride
-        parts = () if prepared.lazy else prepared.parts
-        kinds = {part.name: (part.row.shape, storage_dtype(part, len(prepared.rows))) for part in parts}
+        readers = () if prepared.lazy else prepared.readers
+        kinds = {reader.name: (reader.row.shape, storage_dtype(reader, len(prepared.rows))) for reader in readers}
         # windows dropped in one call of `gather`, at most one per stream, are still needed while others are read
         self._buffer = RowBuffer(int(rows_each * (room + in_use + _SPARE * per_window)) + 1, kinds)
         self._dropped: list[LoadedWindow] = []  # in this call of `gather`, at whose end their memory is released
@@ -174,18 +174,20 @@ class WindowReader:
         `first_rows`: for each sample, its first row in the buffer that all windows share. `separate`: samples that are
         not in the buffer, with their values; their entries of `first_rows` are ignored.
         """
-        parts = self._prepared.parts
+        readers = self._prepared.readers
         if sum(len(each.indices) for each in separate) < len(first_rows):
             values = gather_rows(self._prepared, self._buffer.rows, first_rows)
         else:
-            values = {part.name: np.empty((len(first_rows), *part.sample.shape), part.storage) for part in parts}
+            values = {
+                reader.name: np.empty((len(first_rows), *reader.sample.shape), reader.storage) for reader in readers
+            }
         for each in separate:
             for name, rows in each.values.items():
                 values[name][each.indices] = rows
         while self._dropped:
             self._dropped.pop().release()
         # converted by NumPy, which uses this thread only
-        wide = {part.name: values[part.name].astype(part.storage, copy=False) for part in parts}
+        wide = {reader.name: values[reader.name].astype(reader.storage, copy=False) for reader in readers}
         return {name: torch.from_numpy(array).to(self._dtypes[name]) for name, array in wide.items()}
 
     def _buffered_window(self, epoch: int, number: int) -> LoadedWindow | None:

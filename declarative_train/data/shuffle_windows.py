@@ -232,7 +232,7 @@ class LoadedWindow:
         self._start: int | None = None  # first row of the window in the buffer
         self._num_rows = 0
         blocks = [_BlockRows.of(prepared, each) for each in epoch.block_ranges(self.window)]
-        readers = [part for part in prepared.parts if not part.field.is_lazy]
+        readers = [reader for reader in prepared.readers if not reader.field.is_lazy]
         with as_data_error(prepared):
             rows = self._read(blocks, readers) if prepared.skips is None else self._read_good(blocks, readers)
         shuffle = self.window.order()
@@ -309,7 +309,7 @@ class LoadedWindow:
     def _decode_lazy(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         rows = self.first_rows.take(indices)
         raw = {name: values[rows] for name, values in self._raw.items()}
-        given = {part.name: LazyValues.of(part.field, part.columns, raw) for part in self._prepared.lazy}
+        given = {reader.name: LazyValues.of(reader.field, reader.columns, raw) for reader in self._prepared.lazy}
         with as_data_error(self._prepared):
             try:
                 return self._prepared.decode_lazy(given, self.samples[indices], self.window.epoch)
@@ -341,16 +341,16 @@ def gather_rows(prepared: PreparedSet, rows: Mapping[str, np.ndarray], first_row
     `index_select` with one thread.
     """
     windows, found = prepared.windows, {}
-    for part in prepared.parts:
-        if part.name in rows:
-            own, index = rows[part.name], first_rows
+    for reader in prepared.readers:
+        if reader.name in rows:
+            own, index = rows[reader.name], first_rows
             if windows is not None:
-                cut = range(windows.length)[part.cut]
+                cut = range(windows.length)[reader.cut]
                 if isinstance(cut, range) and cut.step == 1 and len(cut) >= _LONG:
-                    found[part.name] = _gather_slices(own, index + cut.start, len(cut))
+                    found[reader.name] = _gather_slices(own, index + cut.start, len(cut))
                     continue
                 index = index + cut if isinstance(cut, int) else index[:, None] + np.asarray(cut)
-            found[part.name] = own.take(index, axis=0)
+            found[reader.name] = own.take(index, axis=0)
     return found
 
 

@@ -36,29 +36,29 @@ _SHOWN = 8
 
 
 def measure(
-    table: Table, training: SetRows, parts: Sequence[FieldReader]
+    table: Table, training: SetRows, readers: Sequence[FieldReader]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
     """Compute the statistics of all fields in one pass over the training rows. Return two dicts by field name: the
     statistics, and the error of each field that failed."""
-    tallies = {part.name: tally for part in parts if (tally := part.field.tally(part.columns)) is not None}
-    counted = [part for part in parts if part.name in tallies and tallies[part.name].needs_rows]
+    tallies = {reader.name: tally for reader in readers if (tally := reader.field.tally(reader.columns)) is not None}
+    counted = [reader for reader in readers if reader.name in tallies and tallies[reader.name].needs_rows]
     problems: dict[str, Problem] = {}
     for start, numbers in training.chunks(chunk_rows(counted)) if counted else ():
         try:
             read = table.read(column_names(counted), numbers)
         except SourceError as error:
-            return {part.name: {} for part in parts}, {part.name: error for part in counted}
-        for part in counted:
-            if part.name in problems:
+            return {reader.name: {} for reader in readers}, {reader.name: error for reader in counted}
+        for reader in counted:
+            if reader.name in problems:
                 continue
             try:
-                tallies[part.name].add([read[column.name] for column in part.columns])
+                tallies[reader.name].add([read[column.name] for column in reader.columns])
             except BadValueError as error:
                 row = int(training.at(np.asarray([start + error.row]))[0])
-                problems[part.name] = BadSampleError(part, row, error)
+                problems[reader.name] = BadSampleError(reader, row, error)
             except ValueError as error:
-                problems[part.name] = error
-    statistics: dict[str, dict[str, object]] = {part.name: {} for part in parts}
+                problems[reader.name] = error
+    statistics: dict[str, dict[str, object]] = {reader.name: {} for reader in readers}
     for name in tallies.keys() - problems.keys():
         try:
             statistics[name] = tallies[name].result()
@@ -75,11 +75,13 @@ class StatisticsCache:
     table: Table
     cut: tuple[object, ...]
 
-    def statistics(self, parts: Sequence[FieldReader], measure: Callable[[], Measured], *, may_keep: bool) -> Measured:
-        """Return the statistics of the fields `parts`, and an error for each field that has none. They come from the
-        cache or, if it does not have them, from `measure`, whose result is stored if it has no errors. `may_keep`:
+    def statistics(
+        self, readers: Sequence[FieldReader], measure: Callable[[], Measured], *, may_keep: bool
+    ) -> Measured:
+        """Return the statistics of the fields of `readers`, and an error for each field that has none. They come from
+        the cache or, if it does not have them, from `measure`, whose result is stored if it has no errors. `may_keep`:
         False means that the cache is neither read nor written."""
-        path = self._path("statistics", parts) if may_keep else None
+        path = self._path("statistics", readers) if may_keep else None
         kept: Statistics | None = load(path)
         if kept is not None:
             return kept, {}
@@ -88,20 +90,20 @@ class StatisticsCache:
             save(path, found)
         return found, problems
 
-    def check_once(self, parts: Sequence[FieldReader], look: Callable[[], None]) -> None:
-        """Check the values of the fields `parts` by calling `look`, unless the cache shows that an earlier check of the
-        same values succeeded."""
-        path = self._path("looked", parts)
+    def check_once(self, readers: Sequence[FieldReader], look: Callable[[], None]) -> None:
+        """Check the values of the fields of `readers` by calling `look`, unless the cache shows that an earlier check
+        of the same values succeeded."""
+        path = self._path("looked", readers)
         if load(path) is None:
             look()
             save(path, True)
 
-    def _path(self, kind: str, parts: Sequence[FieldReader]) -> str | None:
-        if self.table.fingerprint is None or not all(part.field.keys_tell_all for part in parts):
+    def _path(self, kind: str, readers: Sequence[FieldReader]) -> str | None:
+        if self.table.fingerprint is None or not all(reader.field.keys_tell_all for reader in readers):
             return None
         fields = [
-            (part.name, part.field.as_data(), [list(column) for column in part.columns], dict(part.statistics))
-            for part in parts
+            (reader.name, reader.field.as_data(), [list(column) for column in reader.columns], dict(reader.statistics))
+            for reader in readers
         ]
         return cache_path("rows", kind, self.table.fingerprint, self.cut, fields)
 
@@ -131,37 +133,39 @@ def origin_of(inherited: Inherited | None) -> str:
 
 
 def measure_missing(
-    table: Table, training: SetRows, parts: Sequence[FieldReader], inherited: Mapping[str, Inherited]
+    table: Table, training: SetRows, readers: Sequence[FieldReader], inherited: Mapping[str, Inherited]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
     """Return the statistics of each field, and the error of each field that failed, by field name. A field in
     `inherited` keeps its statistics of an earlier run. It is measured only if that run has none, or if its keys have
     changed since."""
     taken = {name: each.statistics for name, each in inherited.items()}
-    asked = [part for part in parts if part.name not in taken or not inherited[part.name].is_alike(part.field)]
+    asked = [
+        reader for reader in readers if reader.name not in taken or not inherited[reader.name].is_alike(reader.field)
+    ]
     statistics, problems = measure(table, training, asked)
-    return {part.name: statistics.get(part.name, {}) | taken.get(part.name, {}) for part in parts}, problems
+    return {reader.name: statistics.get(reader.name, {}) | taken.get(reader.name, {}) for reader in readers}, problems
 
 
-def find_misreading(part: FieldReader, inherited: Inherited, span: Span) -> list[Diagnostic]:
+def find_misreading(reader: FieldReader, inherited: Inherited, span: Span) -> list[Diagnostic]:
     """Check whether a field has the same meaning as in the earlier run whose statistics and class numbers it uses.
     Return a list with one diagnostic if it has not, else []. `span`: the place in the recipe that names the field's
     columns."""
     looks = (_other_keys, _other_columns, _other_size, _other_classes, _other_meaning)
-    found = next((found for look in looks if (found := look(part, inherited)) is not None), None)
-    return [] if found is None else [field_of_another_run(span, part.name, found, inherited.origin, inherited.span)]
+    found = next((found for look in looks if (found := look(reader, inherited)) is not None), None)
+    return [] if found is None else [field_of_another_run(span, reader.name, found, inherited.origin, inherited.span)]
 
 
-def _other_keys(part: FieldReader, inherited: Inherited) -> str | None:
-    here = part.field.as_data()
-    for key in ("type", *part.field.meaning):
+def _other_keys(reader: FieldReader, inherited: Inherited) -> str | None:
+    here = reader.field.as_data()
+    for key in ("type", *reader.field.meaning):
         before, now = inherited.spec.component.get(key), here.get(key)
         if before != now:
             return f"`{key}` is {_format_value(now)} here, but was {_format_value(before)}"
     return None
 
 
-def _other_columns(part: FieldReader, inherited: Inherited) -> str | None:
-    now, before = tuple(column.name for column in part.columns), inherited.spec.columns
+def _other_columns(reader: FieldReader, inherited: Inherited) -> str | None:
+    now, before = tuple(column.name for column in reader.columns), inherited.spec.columns
     if not before or now == before:
         return None
     if len(now) != len(before):
@@ -169,33 +173,35 @@ def _other_columns(part: FieldReader, inherited: Inherited) -> str | None:
         return f"{counts} ({_several(before)})"
     if set(now) == set(before):
         return f"its columns are {_several(now)} here, and were {_several(before)}: another order"
-    if any(map(is_glob, part.field.wanted)):  # a name without a glob was written by the user, who knows that it is new
+    if any(
+        map(is_glob, reader.field.wanted)
+    ):  # a name without a glob was written by the user, who knows that it is new
         return f"its columns are {_several(now)} here, and were {_several(before)}"
     return None
 
 
-def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
+def _other_size(reader: FieldReader, inherited: Inherited) -> str | None:
     """Return a message if a row of the field has more or fewer values than in the earlier run, else None. This can
     happen with the same columns, because a column may contain arrays."""
     means = inherited.statistics.get("subtract")
-    if isinstance(means, list) and len(means) != part.row.num_elements:
-        return f"a row of it has {format_count(part.row.num_elements, 'value')} here, and had {len(means)}"
+    if isinstance(means, list) and len(means) != reader.row.num_elements:
+        return f"a row of it has {format_count(reader.row.num_elements, 'value')} here, and had {len(means)}"
     return None
 
 
-def _other_classes(part: FieldReader, inherited: Inherited) -> str | None:
+def _other_classes(reader: FieldReader, inherited: Inherited) -> str | None:
     """Return a message if the class numbers of the field no longer mean the same as in the earlier run, else None. Two
     changes are found: a vocabulary where there was none, and another number of classes."""
-    before, now = inherited.spec.tensor.num_values, part.sample.num_values
-    if "vocabulary" in part.statistics and "vocabulary" not in inherited.statistics:
+    before, now = inherited.spec.tensor.num_values, reader.sample.num_values
+    if "vocabulary" in reader.statistics and "vocabulary" not in inherited.statistics:
         return "its values are listed words or numbers here, but were class numbers"
     if before is not None and now is not None and before != now:
         return f"it has {format_count(now, 'class')} here, and had {before}"
     return None
 
 
-def _other_meaning(part: FieldReader, inherited: Inherited) -> str | None:
-    return part.field.misreads(inherited.statistics)
+def _other_meaning(reader: FieldReader, inherited: Inherited) -> str | None:
+    return reader.field.misreads(inherited.statistics)
 
 
 def unknown_value(error: BadSampleError, table: Table, inherited: Inherited | None, made: Span) -> Diagnostic | None:
@@ -205,7 +211,7 @@ def unknown_value(error: BadSampleError, table: Table, inherited: Inherited | No
     if inherited is None or error.cause.problem != "outside" or "vocabulary" not in vocabularies:
         return None
     found = vocabularies["vocabulary"]
-    position = [column.name for column in error.part.columns].index(error.cause.column)
+    position = [column.name for column in error.reader.columns].index(error.cause.column)
     vocabulary = found[position] if isinstance(found, list) else None
     if vocabulary is None:
         return None
@@ -213,7 +219,7 @@ def unknown_value(error: BadSampleError, table: Table, inherited: Inherited | No
     known = f"{inherited.origin} has only {_several([str(each) for each in vocabulary])}"
     related = (Related(inherited.span, f"class numbers come from {inherited.origin}"),)
     column = error.cause.column
-    return value_unknown_to_run(made, error.part.name, column, value, known, table.place(error.row), related)
+    return value_unknown_to_run(made, error.reader.name, column, value, known, table.place(error.row), related)
 
 
 def _several(names: Sequence[str]) -> str:

@@ -56,14 +56,14 @@ class HeldSet(SampleSet):
         self._windows = prepared.windows
         self._device = device
         self._fields: dict[str, tuple[torch.Tensor, torch.dtype]] = {}
-        for part in prepared.parts:
-            rows = as_tensor(prepared.held[part.name])
-            if part.row.dtype == "bfloat16":
+        for reader in prepared.readers:
+            rows = as_tensor(prepared.held[reader.name])
+            if reader.row.dtype == "bfloat16":
                 rows = rows.to(torch.bfloat16)
             rows = rows if device is None else rows.to(device)
             if self._windows is not None:
-                rows = overlapping(rows, self._windows.length)[:, part.cut]
-            self._fields[part.name] = (rows, dtype_of(part.sample))
+                rows = overlapping(rows, self._windows.length)[:, reader.cut]
+            self._fields[reader.name] = (rows, dtype_of(reader.sample))
         self.sample_bytes = _sample_bytes(prepared)
         self.held_bytes = prepared.held_bytes
 
@@ -94,7 +94,7 @@ class ReadSet(SampleSet):
         size = prepared.size_bytes
         self.may_keep = not prepared.lazy and size is not None and size <= HOLD_BYTES
         self.kept = {}
-        self._dtypes = {part.name: dtype_of(part.sample) for part in prepared.parts}
+        self._dtypes = {reader.name: dtype_of(reader.sample) for reader in prepared.readers}
         self.sample_bytes = _sample_bytes(prepared)
 
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
@@ -145,4 +145,4 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
 
 
 def _sample_bytes(prepared: PreparedSet) -> int:
-    return sum(part.sample.num_elements * dtype_of(part.sample).itemsize for part in prepared.parts)
+    return sum(reader.sample.num_elements * dtype_of(reader.sample).itemsize for reader in prepared.readers)

@@ -401,10 +401,10 @@ def _batches_of_windows(trained: Trained, data: str | Sequence[str], size: int) 
     try:
         whole = {DATA: RowRange(0, table.num_rows)}
         cut = arrange_rows(whole, plan.data.window, row_order(table, plan.data.window))[DATA]
-        parts = tuple(
+        readers = tuple(
             make_field_reader(trained.fields[name], table, plan.data.window) for name in _fields_read(trained)
         )
-        prepared = prepare(DATA, table, *cut, parts)
+        prepared = prepare(DATA, table, *cut, readers)
     except SourceError as error:
         raise InputError(str(error)) from None
     except BadSampleError as error:

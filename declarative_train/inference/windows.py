@@ -71,10 +71,10 @@ def make_field_reader(spec: FieldSpec, table: Table, window: WindowSpec | None) 
     shape_error = field.check(columns)
     if shape_error is not None and table.num_rows:
         raise InputError(f"field `{spec.name}`: {shape_error.message}")
-    part = make_reader(spec.name, field, columns, spec.statistics, window)
-    if part.sample != spec.tensor:
-        raise InputError(f"field `{spec.name}` is {part.sample} here, but the model needs {spec.tensor}")
-    return part
+    reader = make_reader(spec.name, field, columns, spec.statistics, window)
+    if reader.sample != spec.tensor:
+        raise InputError(f"field `{spec.name}` is {reader.sample} here, but the model needs {spec.tensor}")
+    return reader
 
 
 class WindowSamples:
@@ -100,8 +100,8 @@ class WindowSamples:
         if unknown := [name for name in keep if name not in table.columns]:
             raise UsageError(f"--keep {unknown[0]}: {title} has no such column; help: "
                              f"{did_you_mean(unknown[0], list(table.columns))}")  # fmt: skip
-        parts = [make_field_reader(spec, table, data.window) for spec in specs]
-        self._cuts = {part.name: _rows_taken(part, data.window.length) for part in parts}
+        readers = [make_field_reader(spec, table, data.window) for spec in specs]
+        self._cuts = {reader.name: _rows_taken(reader, data.window.length) for reader in readers}
         begin = min(int(np.min(cut)) for cut in self._cuts.values())
         self._cuts = {name: cut - begin for name, cut in self._cuts.items()}
         self.span = max(int(np.max(cut)) for cut in self._cuts.values()) + 1
@@ -119,8 +119,8 @@ class WindowSamples:
         self._rows, self._starts = _arrange_windows(table, data.window, order, self.span)
         if not len(self._starts) and table.num_rows:
             raise InputError(f"{title} has no {self.span} rows that follow each other, as many as the model reads")
-        self._prepared = PreparedSet(title, table, self._rows, None, tuple(parts), None)
-        size = self.span * sum(part.row.num_elements for part in parts)
+        self._prepared = PreparedSet(title, table, self._rows, None, tuple(readers), None)
+        size = self.span * sum(reader.row.num_elements for reader in readers)
         self._piece_rows = batch_rows * max(1, min(PIECE_BATCHES, _PIECE_VALUES // max(size * batch_rows, 1)))
 
     @property
@@ -162,10 +162,10 @@ class WindowSamples:
         return pa.table(found | {name: _array(read[name]) for name in names})
 
 
-def _rows_taken(part: FieldReader, length: int) -> np.ndarray:
+def _rows_taken(reader: FieldReader, length: int) -> np.ndarray:
     """Return which rows of a window a field reads, as positions within the window. The result is an array (K,), or a
     0-d array if the field reads a single row. `length`: rows per window."""
-    cut = part.cut
+    cut = reader.cut
     return np.asarray(cut % length if isinstance(cut, int) else np.arange(length)[cut])
 
 

@@ -47,9 +47,9 @@ def picture_sheet(data: DataSpec) -> bytes | None:
         chosen = chosen[[row for row in range(len(chosen)) if _can_decode(given, row)]]
         given = _pictures(training, chosen)
     plain = _remove_normalising(training)
-    boxes = {part.name: part.field for part in training.lazy if isinstance(part.field, BoxesField)}
+    boxes = {reader.name: reader.field for reader in training.lazy if isinstance(reader.field, BoxesField)}
     boxes = {name: field for name, field in boxes.items() if field.output == "boxes"}
-    names = [part.name for part in training.lazy if not part.field.takes_lists]
+    names = [reader.name for reader in training.lazy if not reader.field.takes_lists]
     ways = [plain.gather(chosen, [*names, *boxes], epoch) for epoch in (0, 1, 2, None)]
     from PIL import Image, ImageDraw, ImageFont
 

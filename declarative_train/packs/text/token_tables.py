@@ -26,30 +26,32 @@ from declarative_train.packs.text.tokens import TokensField
 _PROBED = 16  # number of texts whose content is part of the cache key
 
 
-def is_of_tokens(part: FieldReader) -> bool:
-    return isinstance(part.field, TokensField)
+def is_of_tokens(reader: FieldReader) -> bool:
+    return isinstance(reader.field, TokensField)
 
 
 def read_tokens(
-    table: Table, rows: SetRows, parts: Sequence[FieldReader], *, skips: bool = False
+    table: Table, rows: SetRows, readers: Sequence[FieldReader], *, skips: bool = False
 ) -> tuple[Table, SetRows, tuple[FieldReader, ...]]:
     """Tokenize the texts of a table. Return (table of tokens, rows of the set in this table, readers of its fields), or
     the arguments if no field reads texts. If texts are packed, a row of the new table is a sample of several texts.
 
-    `rows`: rows of the set in the given table. `parts`: readers of the fields. `skips`: leave out rows without a text.
-    Raises BadSampleError and SourceError."""
-    mine = {base_of(part.name): part for part in reversed(parts) if is_of_tokens(part)}
+    `rows`: rows of the set in the given table. `readers`: readers of the fields. `skips`: leave out rows without a
+    text. Raises BadSampleError and SourceError."""
+    mine = {base_of(reader.name): reader for reader in reversed(readers) if is_of_tokens(reader)}
     if not mine or isinstance(table, TextRows | PackedRows):
-        return table, rows, tuple(parts)
-    found = {name: tokens_of(table, part, skips=skips) for name, part in mine.items()}
+        return table, rows, tuple(readers)
+    found = {name: tokens_of(table, reader, skips=skips) for name, reader in mine.items()}
     changed = tuple(
-        replace(part, columns=(column_of(base_of(part.name), field_of(part)),)) if is_of_tokens(part) else part
-        for part in parts
+        replace(reader, columns=(column_of(base_of(reader.name), field_of(reader)),))
+        if is_of_tokens(reader)
+        else reader
+        for reader in readers
     )
-    if all(field_of(part).pack is None for part in mine.values()):
+    if all(field_of(reader).pack is None for reader in mine.values()):
         texts = {name: (field_of(mine[name]), each) for name, each in found.items()}
         return (
-            TextRows(table, texts, reads_files=len(texts) < len({base_of(part.name) for part in parts})),
+            TextRows(table, texts, reads_files=len(texts) < len({base_of(reader.name) for reader in readers})),
             rows,
             changed,
         )
@@ -58,8 +60,8 @@ def read_tokens(
     return made_of, RowRange(0, made_of.num_rows), changed
 
 
-def field_of(part: FieldReader) -> TokensField:
-    return cast("TokensField", part.field)
+def field_of(reader: FieldReader) -> TokensField:
+    return cast("TokensField", reader.field)
 
 
 def column_of(name: str, field: TokensField) -> Column:
@@ -68,16 +70,16 @@ def column_of(name: str, field: TokensField) -> Column:
     return Column(f"{field.output} of {name}", layout.DTYPES[field.output], (field.longest,))
 
 
-def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens:
+def tokens_of(table: Table, reader: FieldReader, *, skips: bool = False) -> Tokens:
     """Return the tokens of a token field for all rows of a table. `skips`: a row without a text has no tokens;
     otherwise such a row is an error. Raises BadSampleError and SourceError."""
-    field, columns = field_of(part), part.columns
+    field, columns = field_of(reader), reader.columns
     found = field.open_tokenizer()
     texts = [column for column in columns if column.name != field.tools]
     skips = skips and is_scanned(table) and all(field.needs_value(column) for column in texts)
 
     def read(start: int, stop: int) -> Sequence[object]:
-        values = table.read(column_names([part]), slice(start, stop))
+        values = table.read(column_names([reader]), slice(start, stop))
         return field.join_columns([values[column.name] for column in columns])
 
     def encode(value: Any, row: int) -> Encoded:
@@ -85,7 +87,7 @@ def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens
             return Encoded([])
         return field.encode(value, columns, row, found)
 
-    about = _cache_key(table, part, found)
+    about = _cache_key(table, reader, found)
     work = EncodingJob(
         table.num_rows,
         read,
@@ -98,10 +100,10 @@ def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens
     try:
         return make_tokens(work)
     except BadValueError as error:
-        raise BadSampleError(part, error.row, error) from error
+        raise BadSampleError(reader, error.row, error) from error
 
 
-def _cache_key(table: Table, part: FieldReader, found: Tokenizer) -> object:
+def _cache_key(table: Table, reader: FieldReader, found: Tokenizer) -> object:
     """Return the key under which the tokens are cached, a JSON value. Return None if the table has no files, because
     changes of its texts could not be detected.
 
@@ -115,11 +117,11 @@ def _cache_key(table: Table, part: FieldReader, found: Tokenizer) -> object:
         state = None if local is None else os.stat(local)
         files.append([path, size_bytes(path), 0, 0] if state is None else [path, state.st_size, state.st_mtime_ns, 1])
     rows = np.unique(np.linspace(0, table.num_rows - 1, min(_PROBED, table.num_rows)).astype(np.int64))
-    names = column_names([part])
+    names = column_names([reader])
     read = table.read(names, rows) if len(rows) else {}
     probe = [value for values in read.values() for value in values.tolist()]
     digest = blake2b(repr(probe).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return [files, table.num_rows, " ".join(names), digest, found.sha256, field_of(part).list_text_settings()]
+    return [files, table.num_rows, " ".join(names), digest, found.sha256, field_of(reader).list_text_settings()]
 
 
 def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, str, str]]:
@@ -201,8 +203,8 @@ class PackedField:
     """Field whose texts are packed, several in one sample. `sizes`: number of tokens of each text. `packing`: which
     texts, or parts of texts, each sample has."""
 
-    def __init__(self, part: FieldReader, tokens: Tokens, chosen: np.ndarray) -> None:
-        self.field, self.tokens, self.text = field_of(part), tokens, part.columns[0].name
+    def __init__(self, reader: FieldReader, tokens: Tokens, chosen: np.ndarray) -> None:
+        self.field, self.tokens, self.text = field_of(reader), tokens, reader.columns[0].name
         self.sizes, self._starts = tokens.sizes[chosen], tokens.starts[chosen]
         self._pad = self.field.pad_of(self.field.open_tokenizer())
 
@@ -236,7 +238,7 @@ class PackedRows(Table):
     `source`: the table of the texts. A column of texts is decoded from the tokens, and is used only for display."""
 
     def __init__(self, table: Table, fields: Mapping[str, tuple[FieldReader, Tokens]], chosen: np.ndarray) -> None:
-        self.fields = {name: PackedField(part, tokens, chosen) for name, (part, tokens) in fields.items()}
+        self.fields = {name: PackedField(reader, tokens, chosen) for name, (reader, tokens) in fields.items()}
         self._chosen, self.source = chosen, table
         firsts = [int(np.searchsorted(chosen, first)) for _, first in table.members] or [0]
         first, *others = self.fields.values()

@@ -198,7 +198,7 @@ def test_a_set_that_is_not_held_gives_the_same(tmp_path: Path, spec: Callable[..
     held = prepare_sets(packed(path, spec))["training"]
     assert held.held is not None
     assert isinstance(held.table, PackedRows)
-    read = prepare("training", held.table, held.rows, None, held.parts, hold_bytes=0)
+    read = prepare("training", held.table, held.rows, None, held.readers, hold_bytes=0)
     assert read.held is None
     order = np.random.default_rng(0).permutation(held.num_samples)
     one, other = held.gather(order), read.gather(order)
@@ -398,7 +398,7 @@ def test_windows_that_are_not_held_read_runs(tmp_path: Path, spec: Callable[...,
         split={"validation": {"type": "last", "fraction": 0.3}},
     )
     for each in prepare_sets(found).values():
-        read = prepare(each.name, each.table, each.rows, each.windows, each.parts, hold_bytes=0)
+        read = prepare(each.name, each.table, each.rows, each.windows, each.readers, hold_bytes=0)
         assert read.held is None
         order = np.random.default_rng(0).permutation(each.num_samples)
         one, other = each.gather(order), read.gather(order)
