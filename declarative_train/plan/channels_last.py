@@ -50,7 +50,7 @@ class ReorderedElements:
 
 
 def count_reordered(graph: Graph) -> ReorderedElements:
-    """Return the sum of the ReorderedElements of all nodes of a graph."""
+    """Return how many elements per sample all nodes of a graph copy into another memory format."""
     return sum(count_reordered_by_node(graph).values(), ReorderedElements())
 
 

@@ -120,9 +120,9 @@ class Draws:
         return _to_unit(words.view("<u4"))
 
     def _normal(self, number: int, count: int) -> np.ndarray:
-        """Return at least the first `count` standard normal numbers of the block with index `number`, by the method of
-        Box and Muller. The i-th random word of 64 bits gives the i-th number of the block's first half (its cosine) and
-        of its second half (its sine)."""
+        """Return standard normal numbers of a block of `BLOCK` numbers, by the method of Box and Muller: all of
+        them, or the first half if `count` is not larger. `number`: index of the block. Random word i of 64 bits
+        gives the numbers i (the cosine) and i + BLOCK / 2 (the sine)."""
         import numpy as np
 
         half = BLOCK // 2

@@ -91,8 +91,8 @@ class Replicas:
         self._num_rows = num_rows
 
     def end(self) -> None:
-        """End a forward and its backward. From then on, forwards do not change running statistics until the next
-        `begin`."""
+        """Tell all replicas that the backward of a chunk is done. Forwards do not change running statistics from
+        here to the next `begin` (those of an evaluation)."""
         for groups in self.groups:
             groups.end()
 

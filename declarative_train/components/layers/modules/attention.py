@@ -410,7 +410,7 @@ def _norms_of(heads: Heads, dtype: torch.dtype) -> tuple[RmsNormModule, RmsNormM
 
 
 def _by_head(x: Tensor, K: int) -> Tensor:
-    """Return `x` (B, T, H * K) reshaped to (B, H, T, K)."""
+    """Divide the features of `x` into heads: (B, T, H * K) becomes (B, H, T, K)."""
     return x.view(*x.shape[:-1], -1, K).transpose(1, 2)
 
 

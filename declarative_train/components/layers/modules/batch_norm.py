@@ -168,10 +168,11 @@ class BatchNormModule(nn.Module):
 
 
 class _NormaliseAcross(torch.autograd.Function):
-    """Autograd function that normalises rows by the mean and variance over all ranks of a process group. Input: x (R,
-    C, ...) on each rank; R may be 0. Outputs: the normalised x of this rank, and three results for all ranks: the mean
-    (C,), the biased variance (C,) and the number of values per channel (1,). Forward and backward have one all-reduce
-    each. The gradients of weight and bias come from this rank's rows only."""
+    """Autograd function that normalises rows by the mean and variance over all ranks of a process group. Inputs: x
+    (R, C, ...) on each rank (R may be 0), weight and bias (C,) or None, eps, and the process group. Outputs: the
+    normalised x of this rank, and three results for all ranks: the mean (C,), the biased variance (C,) and the
+    number of values per channel (1,). Forward and backward have one all-reduce each. The gradients of weight and
+    bias come from this rank's rows only."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: Any) -> Any:

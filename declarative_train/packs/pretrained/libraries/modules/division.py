@@ -124,9 +124,9 @@ def _find(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
 def _divide_groups(
     model: nn.Module, size: int, plan: dict[str, str], styles: dict[str, str], whole: dict[str, str]
 ) -> dict[str, LayerCut]:
-    """Return {path of a submodule: its division}. All submodules of a group are divided, or none: a group that cannot
-    be divided is added to `whole`, as {group: reason}. Groups that are already in `whole` are left out. `plan`: the
-    library's plan. `styles`: {path of a submodule: its style in `plan`}."""
+    """Return {path of a submodule: its division over `size` ranks}. All submodules of a group (`_group_of`) are
+    divided, or none. `whole`: {group: reason} of groups that are not divided; those that cannot be divided are added.
+    `plan`: the tensor plan of the library. `styles`: {path of a submodule: its style in `plan`}."""
     groups: dict[str, dict[str, str]] = {}
     for name, style in styles.items():
         groups.setdefault(_group_of(name), {})[name] = style
