@@ -145,9 +145,9 @@ class Counted(Metric, ABC):
 class PrecisionMetric(Counted):
     """Precision: of the items that are predicted as a class, the share that belongs to the class.
 
-    Binary scores (input and target have the same shape): the precision of the positives. K labels, both (B, K), or
-    a score for each class (the input also has a class dimension): the precision of each label or class, joined by
-    `average`."""
+    If input and target are both (B, K): the precision of each of K labels. If they have another equal shape: that
+    of the positives. If the input also has a class dimension: that of each class. Results of several labels or
+    classes are joined by `average`."""
 
     type: Literal["precision"] = "precision"
 
@@ -155,9 +155,9 @@ class PrecisionMetric(Counted):
 class Recall(Counted):
     """Recall: of the items that belong to a class, the share that is predicted as the class.
 
-    Binary scores (input and target have the same shape): the recall of the positives. K labels, both (B, K), or a
-    score for each class (the input also has a class dimension): the recall of each label or class, joined by
-    `average`."""
+    If input and target are both (B, K): the recall of each of K labels. If they have another equal shape: that of
+    the positives. If the input also has a class dimension: that of each class. Results of several labels or classes
+    are joined by `average`."""
 
     type: Literal["recall"] = "recall"
 
@@ -165,9 +165,9 @@ class Recall(Counted):
 class F1(Counted):
     """F1 score: the harmonic mean of precision and recall.
 
-    Binary scores (input and target have the same shape): the F1 score of the positives. K labels, both (B, K), or a
-    score for each class (the input also has a class dimension): the F1 score of each label or class, joined by
-    `average`."""
+    If input and target are both (B, K): the F1 score of each of K labels. If they have another equal shape: that of
+    the positives. If the input also has a class dimension: that of each class. Results of several labels or classes
+    are joined by `average`."""
 
     type: Literal["f1"] = "f1"
 
@@ -176,9 +176,9 @@ class Iou(Counted):
     """Intersection over union (IoU): of the items that are predicted as a class or belong to it, the share that do
     both. With `average: macro` it is the mean IoU of segmentation.
 
-    Binary scores (input and target have the same shape): the IoU of the positives. K labels, both (B, K), or a
-    score for each class (the input also has a class dimension): the IoU of each label or class, joined by
-    `average`."""
+    If input and target are both (B, K): the IoU of each of K labels. If they have another equal shape: that of the
+    positives. If the input also has a class dimension: that of each class. Results of several labels or classes are
+    joined by `average`."""
 
     type: Literal["iou"] = "iou"
 

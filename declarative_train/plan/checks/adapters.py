@@ -55,6 +55,8 @@ def rank_is_full(span: Span, path: str, rank: int, shape: tuple[int, int]) -> Di
 
     Finds: an adapter whose rank is at least as large as the smaller dimension of its weight.
     Why:   such an adapter takes more memory than the weight, and can represent no more than training the weight itself.
+           In the example, the weight of `logits` is 10 x 64: it is trained whole instead, and the larger layer gets the
+           adapter.
     Diff:
         model:
     +     weights: {hidden: {path: hidden.safetensors}}

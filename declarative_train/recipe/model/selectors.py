@@ -153,9 +153,10 @@ def parse_rules(
     may_miss: bool = False,
     paths: Paths | None = None,
 ) -> tuple[tuple[ParameterRule, ...], list[Diagnostic]]:
-    """Return the rules in a mapping `parameters`, and errors. `prefix`: path of the node whose block has the mapping;
-    "" for `model.parameters`. `names`: variables that templates in the mapping can read. `may_miss`: whether a selector
-    may match nothing. `paths`: resolves paths in the settings."""
+    """Return the rules in a mapping `parameters` ({selector: settings}), and errors. `node`: this mapping, as
+    written. `prefix`: path of the graph node whose block has the mapping; "" for `model.parameters`. `names`:
+    variables that templates in the mapping can read. `may_miss`: whether a selector may match nothing. `paths`:
+    resolves paths in the settings."""
     if not isinstance(node, Mapping):
         return (), [wrong_type(node.span, "parameters", "not a mapping", "a mapping of selectors")]
     rules: list[ParameterRule] = []

@@ -21,9 +21,8 @@ Wire = str
 @dataclass(frozen=True, slots=True)
 class _Node:
     """Node of any kind. `name`: its name within its graph (`layers.0`). `path`: the names from the root
-    (`gpt.layers.0`). `inputs`: {input: wire}. `span`: where the whole entry is written; `key_span`: where its name is;
-    `input_spans`: {input: where its reference is written}.
-    """
+    (`gpt.layers.0`). `inputs`: {input: name of the value that it reads}. `span`: where the whole entry is written;
+    `key_span`: where its name is; `input_spans`: {input: where its reference is written}."""
 
     name: str
     path: str

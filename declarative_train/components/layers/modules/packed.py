@@ -183,7 +183,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed | Non
 
 
 def look_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
-    """Return the rows (..., C) of a packed embedding table at the indices `ids` (...). Only these rows are unpacked."""
+    """Return the rows (..., C) of an embedding table at the indices `ids` (...), in the compute dtype. `weight`: the
+    table as packed bytes. `packed`: its format. Only these rows are unpacked."""
     dtype = compute_dtype(weight.device.type, torch.get_default_dtype())
     rows = packed.unpack(weight.index_select(0, ids.flatten()), dtype)
     return rows.view(*ids.shape, packed.columns)
