@@ -44,61 +44,63 @@ HEAD = """# Planner: predictions compared with real ranks
 | the choice of [`auto`](#what-auto-tries) | a trace of every candidate | the same choice, in tests |
 | [time of planning](#what-planning-costs) a 405B model on 16,384 GPUs | | {cost} |
 
-`dtrain plan` predicts the peak memory of a rank, by class (parameters, gradients, optimizer state, gathered shards,
-activations, loss, data), before anything starts, also for devices that this machine does not have. This page compares
-the predictions with the memory of real ranks, on CPU, by our own count of live bytes. [Step times](planner-times.md) are
-compared with published ones. [Performance](performance.md#gpus) compares both with our engine on one H200.
+`dtrain plan` predicts the peak memory of a rank before anything starts, also for devices that this machine does not have.
+It divides the memory into classes: parameters, gradients, optimizer state, gathered shards, activations, loss, data.
+This page compares the predictions with the live bytes of real ranks on CPU. [Step times](planner-times.md) compares
+predicted with published times. [Performance](performance.md#gpus) compares both with our engine on one H200.
 
 ## Largest errors
 
-Errors are relative to the peak memory of a rank, in total and by class; a class counts if it is more than {small:.0%}
-of the total. A test fails above {bound:.0%} of the total and {class_bound:.0%} of a class (not of `mixtral`, whose ranks get
-unequal numbers of rows, which the plan cannot know). An error of `gallery/dlrm` is large in percent, because it holds
-0.12 MB in all.
+Errors are relative to the peak memory of a rank, in total and by class. Classes of at most {small:.0%} of the total are left
+out. A test fails above {bound:.0%} of the total or {class_bound:.0%} of a class. Classes of `mixtral` are not tested: its ranks get
+unequal numbers of rows, which the plan cannot know.
 
 | | measured | largest error of the total | largest error of a class |
 |---|---|---|---|
 {errors}
 
-**LSTM.** On fake tensors torch reports an empty workspace for oneDNN's LSTM. Its size is measured with the real kernel
-on at most 16 steps, 64 rows and width 512, and scaled linearly in each (`planner/footprint/fake_rank.py`). Parts of it
-are rounded up to pages, so the error grows as the rows of a microbatch become fewer; the pipelines above have 2 to 4. A plan for a GPU counts the same
-workspace, not that of cuDNN.
+**LSTM.** On tensors without storage torch reports an empty workspace for oneDNN's LSTM. So its size is measured with the
+real kernel on at most 16 steps, 64 rows and width 512, and scaled linearly in each (`planner/footprint/fake_rank.py`).
+Parts of it are rounded up to pages, so the error is larger for microbatches of few rows; those of the pipelines above
+have 2 to 4. A plan for a GPU counts the same workspace, not that of cuDNN.
 
 ## How memory is predicted
 
-One rank of each kind runs a step of the real engine on tensors without storage (torch's fake tensors) and in a fake
-process group. The bytes of live tensors are counted, the loss included. If a step cannot be traced, the plan gives the
-reason and estimates from shapes.
+A *trace* is a step of the real engine on tensors without storage (torch's fake tensors) and in a fake process group. One
+rank of each pipeline position is traced, and the bytes of its live tensors are counted. If a step cannot be traced,
+the plan gives the reason and estimates from shapes.
 
-A large model is traced in part. If a model repeats a block {long} times or more, 3 and then 4 are traced instead of
-all copies; a run of many microbatches is traced with three smaller counts. The rest is extrapolated. Many ranks that
-shard parameters are replaced by a few. Where copies add unequal memory (dp, zero-bubble pipelines), every block is
-traced.
+Large models are traced in part, and the rest is extrapolated:
+
+| many of these | what is traced |
+|---|---|
+| copies of a block, {long} or more | 3 and then 4 are traced; all, if copies add unequal memory (dp, zero-bubble pipelines) |
+| microbatches of a pipeline | three smaller numbers of them |
+| accumulation steps | the last one, or two of them |
+| ranks that shard parameters | a few |
 
 Not included:
 
-- temporary memory inside kernels, rounding and fragments of CUDA's allocator, NCCL's buffers, CUDA's context;
-  [`dtrain fits`](fits.md) adds published figures for them
+- temporary memory inside kernels, rounding and fragments of CUDA's allocator, NCCL's buffers, CUDA's context:
+  [`dtrain fits`](fits.md#what-the-planner-does-not-know) shows published figures for them
 - what a compiled block stores for the backward: the plan counts the tensors that the uncompiled block stores. Only the
-  compiled loss on GPUs is counted as compiled: it stores no scores in float32 ([table](performance.md#gpus))
+  loss on GPUs is counted as compiled: it stores no scores in float32 ([table](performance.md#gpus))
 - metrics and evaluations
 
 For a GPU the trace still chooses torch's CPU kernels. A training set that a run keeps on its GPU is added if the plan
-knows the GPU; the run decides again by the memory that is then free.
+knows the GPU. The run decides again, by the memory that is then free.
 
 ## How memory is measured
 
-The live bytes of real ranks (gloo, CPU) are counted in their second step, which several ranks run three times, by the same rule
-(`planner/footprint/live_bytes.py`): each storage from the operation that allocates it until it is freed. With several
+The live bytes of real ranks (gloo, CPU) are counted in their second step, by the same rule as in a trace
+(`planner/footprint/live_bytes.py`): each storage from the operation that allocates it until it is freed. Of several
 ranks, the one with the largest difference is shown. {quick} of the cells run in `make test`, all cells and the shipped
 recipes in `make test-long`. `make planner` writes this page, [planner-cells.md](planner-cells.md) and
 [planner-times.md](planner-times.md), and continues where it was stopped.
 
-gloo computes in threads. After a collective has finished, such a thread may keep its tensors until it runs again, which
-on a busy machine can last for the next operations. `vit, fsdp 2, bf16, none` has 0.40 MB gathered at its peak; in 5 of
-118 steps, at a load of 12 to 17 on 2 cores, it had 0.60 or 0.65 MB (2.83 and 2.88 MB in total instead of 2.73). This
-can only add, so the smallest memory of the {counted} counted steps is shown. It is a matter of gloo, not of the plan.
+Several ranks run this step {counted} times, and the smallest memory is shown, because gloo can add to it. gloo computes in
+threads, and after a collective such a thread keeps its tensors until it runs again. At a load of 12 to 17 on 2 cores,
+5 of 118 steps of `vit, fsdp 2, bf16, none` needed 2.83 or 2.88 MB instead of 2.73.
 """  # noqa: E501
 
 CELLS_HEAD = """# Planner: measured cells
@@ -115,36 +117,39 @@ moment, so that only the total is judged.
 
 AUTO = """## What `auto` tries
 
-`auto` has too many candidates to trace them all. It works in two steps.
+The candidates of `parallelism: auto`:
 
-1. **Estimate** the memory of each candidate: shards of parameters, gradients and optimizer state from the layout; the
-   microbatches in flight from the closed form of the pipeline schedule (equal to torch's own grid:
-   `tests/planner/test_schedule_estimates.py`); the activations of each from one trace of the sharded model; and the
-   receive buffers of a stage.
+- ddp, fsdp, and on several nodes fsdp with replicas
+- pipelines of every schedule with about 1, 2, 4 or 8 microbatches per rank, alone, with fsdp or with ddp
+- if speeds are known, or if nothing else fits: layers, experts or positions divided over 2 to 16 ranks of a node
+  (`tensor`, `expert`, `context`), alone, with fsdp or with ddp; `tensor` x `context`; and `tensor` x `pipeline` with
+  the schedule 1f1b and about 2 or 8 microbatches per rank
+
+These are too many to trace them all. So `auto` works in two steps.
+
+1. **Estimate** the memory of each candidate. The shards of parameters, gradients and optimizer state follow from the
+   layout, the number of microbatches in flight from the pipeline schedule, and the activations of a microbatch from one
+   trace.
 2. **Trace** the candidate with the smallest estimated time that is not ruled out, then the next one, until one fits.
    A candidate is ruled out if
     - its parameters, gradients and optimizer state alone exceed the memory,
     - its trace did not fit, or
-    - its estimate is more than 1.25 times the memory of the device (1.1 times if a pipeline of the same kind with other
-      microbatches was traced, which shows the error of the estimate).
+    - its estimate is more than 1.25 times the memory of the device. (If a pipeline of the same kind was traced, the
+      estimate is corrected by that trace, and the limit is 1.1 times.)
 
-Tests compare the choice with a trace of every candidate (`tests/planner/test_auto_search.py`: a llama and an LSTM on 2
-GPUs and a llama on 4, with devices of every size). There, and for a ViT and a ResNet on 2 GPUs, estimates were 0.75 to
+The time of divided layers is first a lower bound, from the kernels of the whole model and what the ranks exchange
+(`> 1 s` in the plan). The kernels of one rank are traced only if this bound is the smallest time.
+
+Tests compare the choice with a trace of every candidate (`tests/planner/test_auto_search.py`): a llama and an LSTM on 2
+GPUs and a llama on 4, with devices of every size. There, and for a ViT and a ResNet on 2 GPUs, estimates were 0.75 to
 1.19 of the trace.
 
-`auto` can miss the best candidate if an estimate is further off, or if it reaches its limit of traces, about 20 s of
-CPU time. The plan then names the candidates that would be faster and were not traced. If even the smallest estimates do
-not fit, `auto` traces four of them before it reports that.
-
-A mode that the recipe names is traced too, unless the trace fails or would need more than 2,500 calls of layers; then
-the plan says so. Both limits follow from the number of calls, not from a clock, so a recipe has the same plan on all
-machines.
-
-Layers, experts or positions divided over 2 to 16 ranks of a node (`tensor`, `expert`, `context`), alone, with fsdp or
-with ddp, are candidates too, where speeds are known or nothing else fits; so are `tensor` x `context`, and `tensor` x
-`pipeline` with the schedule 1f1b and about 2 or 8 microbatches per rank. The time of divided layers is first a lower
-bound, from the kernels of the whole model and what the ranks exchange (`> 1 s` in the plan); the kernels of a rank are
-traced only if the bound is the smallest time. Other products of these axes are not tried.
+- `auto` can miss the best candidate if an estimate is further off, or if it reaches its limit of traces, about 20 s of
+  CPU time. The plan then names the candidates that would be faster and were not traced.
+- If even the smallest estimates do not fit, `auto` traces four of them before it reports that nothing fits.
+- A mode that the recipe names is traced too. If the trace fails or would need more than 2,500 calls of layers, the plan
+  says so.
+- Both limits follow from the number of calls, not from a clock, so a recipe has the same plan on all machines.
 
 """
 
@@ -152,25 +157,25 @@ traced only if the bound is the smallest time. Other products of these axes are 
 SAVED = """## What recomputation and chunks save
 
 The rows `llama, single, fp32` of [the cells](planner-cells.md#cells) have the figures of a small model.
-`tests/engine/test_selective.py` and `tests/engine/test_chunked_loss.py` check what follows.
+`tests/engine/test_selective.py` and `tests/engine/test_chunked_loss.py` test these statements:
 
 - `selective` stores attention and every second matrix product, in the order of a block's forward, and recomputes the
   rest. The plan counts half of a block's products as recomputed.
-- A loss with `chunks` never holds all scores: with 384 tokens over 997 classes in 7 parts, the peak falls by more than
-  1.5 times the scores in float32. Its memory counts as activations, since the head's layer computes it.
-- All figures of a row are taken at the moment of the highest total. So `loss` may be a few bytes (the sums of its
-  chunks) if the peak is elsewhere in the step.
+- A loss with `chunks` never has all scores in memory. With 384 tokens, 997 classes and 7 chunks, the peak falls by more
+  than 1.5 times the scores in float32. Its memory counts as activations, since the head's layer computes it.
+
+All figures of a row are those at the moment of the highest total. So `loss` may be a few bytes if this moment is in
+another part of the step.
 
 """
 
 
 ARCHITECTURES = """## Models of other libraries
 
-Every model of transformers and timm is traced like the blocks of this project, by the code of [`dtrain fits`](fits.md).
-{number} of them, from random configs, in fp32 and bf16, with and without recomputation, are compared with the live bytes
-of a real step on CPU ([all rows](planner-cells.md#architectures)). A test fails above {bound:.0%} of the total and
-{class_bound:.0%} of a class; {quick} of them run in `make test`. The tokens of a mixture's experts are unknown in a trace,
-which divides them evenly.
+Every model of transformers and timm is traced like the blocks of this project. {number} of them, made from random configs, in
+fp32 and bf16, with and without recomputation, are compared with the live bytes of a real step on CPU ([all
+rows](planner-cells.md#architectures)). A test fails above {bound:.0%} of the total or {class_bound:.0%} of a class; {quick} of them run in
+`make test`. How a mixture divides its tokens over its experts is unknown in a trace, which divides them evenly.
 
 | | models | largest error of the total | largest error of a class |
 |---|---|---|---|

@@ -162,16 +162,15 @@ def at_size() -> str:
 
 TITAN = """## Compared with torchtitan
 
-torchtitan publishes `reserved_bytes.all.peak` (its `metrics.py`) of Llama 3.1 8B, FSDP2, 2 x 8,192 tokens on each H100,
-eager, *selective* recomputation (`benchmarks/llama3_h100_202412`, tables 1 and 3). That is the memory that the
-allocator had reserved on the device, not the live bytes. So a simulation of that allocator
-(`tests/planner/allocator.py`: segments, blocks, streams) receives every storage of our traced step, with all 32 layers.
+torchtitan publishes the peak of `reserved_bytes` of Llama 3.1 8B, FSDP2, 2 x 8,192 tokens on each H100, eager,
+*selective* recomputation (`benchmarks/llama3_h100_202412`, tables 1 and 3). That is the memory that the allocator had
+reserved on the device, not the live bytes. So a simulation of this allocator (`tests/planner/allocator.py`) receives
+every storage of our traced step, with all 32 layers.
 
-torchtitan's `parallelize_llama.py` of that month shards each block, and shards embedding, last norm and head together
-with the root, which stays gathered from the first forward to the end of the backward. Here they are two groups,
-gathered one at a time. For the rows "grouped as theirs", our engine shards as torchtitan does. AdamW, bf16 gathered and
-float32 reduced, a float32 copy of the scores in the loss, and what `selective` stores (attention and every second
-product) are the same in both.
+Both engines use AdamW, gather in bf16 and reduce in float32, copy the scores to float32 in the loss, and store the same
+with `selective`. One thing differs: torchtitan of that month shards embedding, last norm and head as one group, which
+stays gathered from the first forward to the end of the backward. Here they are two groups, gathered one at a time. For
+the rows "grouped as theirs", our engine shards as torchtitan does.
 
 | GPUs | | live, traced | reserved, simulated | reserved, published | simulated / published |
 |---|---|---|---|---|---|
@@ -182,12 +181,12 @@ product) are the same in both.
 - The 0.993 is partly luck. On 128 GPUs the simulation reserves {many:.1f} GB more than is live, but the published
   figure leaves room for {few:.1f} GB only. The uncertain part is how far one stream can reuse memory that another one
   freed.
-- From 8 to 128 GPUs the published figure falls by {fell:.1f} GB, and ours by {ours:.1f} GB. Ours are the shards of
-  parameters and of AdamW's state, 12 bytes per parameter. With gradients, 16 bytes per parameter, it would be 15.1 GB;
-  but no gradient exists yet at our peak.
-- The published figure includes workspaces of kernels, ours does not; neither includes NCCL's own memory.
-- Their compiled runs (77.0 and 62.0 GiB) have no figure here: the compiler's partition of a block's graph decides what
-  it stores for the backward, and a trace runs no compiled code.
+- From 8 to 128 GPUs the published figure falls by {fell:.1f} GB, and ours by {ours:.1f} GB: the shards of
+  parameters and of AdamW's state, 12 bytes per parameter, become smaller. With gradients it would be 16 bytes and
+  15.1 GB, but no gradient exists yet at our peak.
+- The published figure includes workspaces of kernels; ours does not. Neither includes NCCL's own memory.
+- Their compiled runs (77.0 and 62.0 GiB) have no figure here, because the compiler decides what a block stores for the
+  backward, and a trace runs no compiled code.
 """
 LAYOUT = "{nodes: 2048, gpus_per_node: 8, hardware: h100-sxm}"
 PUBLISHED = {8: 82.4, 128: 67.0}  # GiB

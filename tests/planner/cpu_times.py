@@ -41,11 +41,10 @@ FURTHEST = 5  # rows that the text names
 MOST_RANKS = 2
 TEXT = """{heading}
 
-Steps of the shipped recipes on as many ranks as they name, and of the modes on two ranks, in fp32: the median of the
-second half of {steps} steps, which are logged in groups of {every}, without TensorBoard, which a thread imports during
-the first seconds of a run. They are compared with the prediction after `dtrain calibrate -o FILE`, which was
-repeated after every {per} runs. Taken on {date}, on {cores} cores with a load of {load:.1f} at the end; `make planner`
-runs this again, on a quiet machine.
+The runs are the shipped recipes, on as many ranks as they name, and a llama and a ViT in every mode for at most two
+ranks. *Measured* is the median of the second half of {steps} steps, logged in groups of {every}. *Predicted* is the
+prediction after `dtrain calibrate -o FILE`, which was repeated after every {per} runs. Measured on {date}, on {cores}
+cores with a load of {load:.1f} at the end. `make planner` runs this again, on a quiet machine.
 
 | | rows | median of predicted / measured | half of the rows |
 |---|---|---|---|

@@ -23,19 +23,22 @@ PAGE = ROOT / "docs" / "planner-times.md"
 PUBLISHED = Path(__file__).parent / "published_steps.csv"
 HEAD = """# Planner: step times compared with published ones
 
-Our own engine has been measured on one GPU only ([three models](performance.md#gpus)). So the *form* of the time
-model is compared with step times that others published. `planner/estimate/constants.py` has every constant with its
-meaning and source; the fitted ones are from half of the first table's rows. `make planner` writes this page.
+Our own engine has been measured on CPU and on one GPU ([three models](performance.md#gpus)). So the time model is also
+compared with step times that others published. `planner/estimate/constants.py` has every constant of the model with its
+meaning and source. `make planner` writes this page.
 
 ## GPT on A100s, 2 to 512 GPUs
 
-Measured with Megatron-DeepSpeed ([vTrain](https://github.com/VIA-Research/vTrain), arXiv 2312.12391; every second row
-of its published data). It is another engine: the model is a recipe that computes what that engine computes (attention
-by separate kernels, whole layers computed again), its host needs {call:.0f} us for an operation where 10 us are
-assumed for ours, and gradients are averaged after the backward. Where a rank holds a part of each layer, that part is
-a recipe of its own with all-reduces added, by the formulas of `tensor`, which does not divide separate kernels. Five
-constants are fitted to {fitted} rows (seed {seed}, `python -m tests.planner.fit`); the errors are those on
-the other {others}. A test computes them again.
+Measured with Megatron-DeepSpeed, another engine (every second row of the data that
+[vTrain](https://github.com/VIA-Research/vTrain), arXiv 2312.12391, published). So the predictions imitate it:
+
+- The recipe computes what that engine computes: attention by separate kernels, and whole layers again in the backward.
+- Its host needs {call:.0f} us for an operation, where 10 us are assumed for ours.
+- Gradients are averaged after the backward.
+- If a rank has a part of each layer, the recipe has this part, and all-reduces are added by the formulas of `tensor`.
+
+Five constants are fitted to {fitted} rows (seed {seed}, `python -m tests.planner.fit`). The errors are those on the
+other {others}. A test computes them again.
 
 | rows that were not fitted | number | mean error | predicted / measured - 1 |
 |---|---|---|---|
@@ -47,9 +50,13 @@ the interval that is to contain 90% of them.
 ## Llama on H100s
 
 Recipes of our own engine with the published settings: fsdp, with replicas on several nodes or with tensor ranks.
-Nothing is fitted to these rows except the rate of long runs, from MaxText's 70B. *By data sheet*: `h100-sxm` as recipes
-name it. *Own machine*: with the memory bandwidth and network of the machines that the row was measured on (torchtitan:
-2.4 instead of 3.35 TB/s; MaxText on several nodes: 12.5 instead of 50 GB/s for a GPU), in a calibration file.
+Two figures come from these rows: the rate of large products in long runs, from MaxText's 70B, and the width of the
+interval that `dtrain plan` shows. Nothing else is fitted to them.
+
+- *By data sheet*: predicted for `h100-sxm`, as recipes name it.
+- *Own machine*: predicted with a calibration file that has the memory bandwidth and network of the measured machines.
+  These are 2.4 instead of 3.35 TB/s (torchtitan), and 12.5 instead of 50 GB/s for a GPU (MaxText on several nodes).
+- *Predicted / measured* is for the own machine.
 
 | | GPUs | tensor | recomputed | measured | by data sheet | own machine | predicted / measured | difference |
 |---|---|---|---|---|---|---|---|---|
@@ -57,32 +64,32 @@ name it. *Own machine*: with the memory bandwidth and network of the machines th
 
 {sources}
 
-{near} of the rows in bf16 are in the interval that `dtrain plan` shows by the data sheet,
-{near_own} by the own machine.
+{near} of the rows in bf16 are in this interval by the data sheet, {near_own} by the own machine.
 
 **8B on 8 GPUs by parts.** {parts} These GPUs are limited to 500 W, and large products on H100s are limited by power
 (thonking.ai, "Strangely, Matrix Multiplications on GPUs Run Faster When Given Predictable Data", 2024). No published
-rate at 500 W was found, so none is assumed: products and attention at {power:.0%} of their rate at 700 W would explain
-the rest.
-`dtrain calibrate -o FILE --rows ROWS` with the first row predicts torchtitan's other three of fsdp within {after:.0%}.
-Its rows with tensor ranks were measured half a year later, with a newer torch, and need no calibration.
+rate at 500 W was found, so none is assumed. Products and attention at {power:.0%} of their rate at 700 W would explain
+the rest. After `dtrain calibrate -o FILE --rows ROWS` with the first row, torchtitan's other three rows of fsdp are
+predicted within {after:.0%}. Its rows with tensor ranks were measured half a year later, with a newer torch, and need
+no calibration.
 
-**Calibration with one row.** If one of the unfitted A100 rows is known, whichever it is, the mean error of all others
-is {one_row:.1%}: without it the rows of that engine are predicted as the table above says, since its host is known.
+**Calibration with one row.** After a calibration with one of the unfitted A100 rows, the mean error of the others is
+{one_row:.1%}, averaged over all choices of this row.
 
-**Not compared.** Megatron-Bridge (25.11) publishes dense models in fp8 only, which has no recipe here: its row above is
-predicted in bf16, and shows the gain of fp8. Automodel's tables (2025-10) have mixtures with expert ranks and special
-kernels, and one dense model, Llama 3 70B with LoRA on tensor ranks, an interleaved pipeline of 40 stages and replicas.
+**Not compared.** Megatron-Bridge (25.11) publishes dense models in fp8 only, which recipes do not have. So its row
+above is predicted in bf16, and shows the gain of fp8. Automodel's tables (2025-10) have mixtures of experts with
+special kernels, and one dense model: Llama 3 70B with LoRA, in a layout that was not tried here.
 
 ## What is not known
 
-- the time of the host for an operation of our engine on a server (10 us are assumed), and the step's own time (2 ms)
+- the time of the host for an operation of our engine on a server (10 us are assumed), and the time of a step that does
+  not depend on the model (2 ms are assumed)
 - what a compiler fuses: 40% of the traffic of elementwise operations and 30% of their calls are assumed to remain
 - GPUs whose power or network is limited below their data sheet: calibrate with one measured step
-- CPUs: only with a calibration, on a quiet machine; operations that torch does not divide over its threads, or that are
-  slow there (batch norm, thin products), are predicted too fast
-- slow disks and networks of data: only the gathering of rows and the decoding of pictures are counted; `dtrain run`
-  reports the time that a run waits for data
+- CPUs: times are predicted only with a calibration, on a quiet machine. Operations that torch does not divide over its
+  threads, or that are slow there (batch norm, thin products), are predicted too fast
+- slow disks and networks: of the data's time, only the gathering of rows and the decoding of pictures are counted.
+  `dtrain run` reports the time that a run waits for data
 """
 RECIPE = """
 name: published
