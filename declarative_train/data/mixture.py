@@ -25,14 +25,7 @@ import numpy as np
 from declarative_train.components.counter_rng import key_of
 from declarative_train.data.order import permute
 from declarative_train.data.prepared_set import HOLD_BYTES, PreparedSet
-from declarative_train.data.shuffle import (
-    LEAST_BYTES,
-    POOL_BYTES,
-    BlockShuffle,
-    block_starts,
-    fit_block_shuffle,
-    samples_before,
-)
+from declarative_train.data.shuffle import BlockShuffle, block_starts, default_window, fit_block_shuffle, samples_before
 from declarative_train.data.spec import DataError, DataSpec, MixtureSourceSpec
 from declarative_train.files.open_files import format_path
 
@@ -137,7 +130,7 @@ def _paths(
 class Draws:
     """Samples that are drawn at N positions of a mixture, as three arrays (N,). `sources`: index of the source.
     `epochs`: epoch of this source. `indices`: index of the sample in the order of the source epoch. In a block-shuffled
-    source, this is the index in the order of the blocks (the offset of data/shuffle.py)."""
+    source, this is its offset (data/shuffle.py)."""
 
     sources: np.ndarray
     epochs: np.ndarray
@@ -288,8 +281,7 @@ def specify_sources(
         if blocks is not None and size is not None and not training.is_held and not is_small:
             num_blocks = int(((blocks >= starts[number]) & (blocks < starts[number + 1])).sum())
             sample_bytes = -(-size // training.num_samples)
-            whole = window or max(1, POOL_BYTES // max(sample_bytes, LEAST_BYTES))
-            most = max(1, round(found[number] / sum(found) * whole))
+            most = max(1, round(found[number] / sum(found) * (window or default_window(sample_bytes))))
             if num_blocks > 1:
                 roll = fit_block_shuffle(sizes[number], num_blocks, sample_bytes, most, streams)
         specs.append(MixtureSourceSpec(name, found[number], sizes[number], roll))

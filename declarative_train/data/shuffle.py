@@ -1,14 +1,14 @@
 """Block shuffle: the order of the samples of a set that is read in blocks, such as row groups of Parquet files.
 
-In each epoch, the blocks are put in random order. The index of a sample in this order of blocks is its *offset*. The
-offsets are divided into S *streams*, equal segments. Each stream is divided into *windows* of W blocks, and the samples
-of each window are shuffled. The streams give their samples in turn (*round robin*). A batch has the next samples of the
-round robin, sorted by stream. An example with S = 2 and W = 1:
+In each epoch, the blocks are put in random order. This makes a list of all samples; an *offset* is an index into it.
+The list is divided into S *streams*, equal segments. Each stream is divided into *windows* of W blocks, and the samples
+of each window are shuffled inside of it. Then the streams give their samples in turn (*round robin*). A batch has the
+next samples of the round robin, sorted by stream. An example with S = 2 and W = 1:
 
 blocks         0 1 2 | 3 4 5 | 6 7 8 | 9 10 11      indices of samples in the set
-random order   6 7 8 | 0 1 2 | 9 10 11 | 3 4 5      index 7 has offset 1; stream 0 has the offsets 0 to 5
-windows        7 6 8 | 2 0 1 | 9 11 10 | 3 5 4
-batches of 4   7 6 9 11,  8 2 10 3,  0 1 5 4        two samples of each stream
+random order   6 7 8 | 0 1 2 | 9 10 11 | 3 4 5      stream 0 has the offsets 0 to 5, stream 1 the offsets 6 to 11
+windows        7 6 8 | 2 0 1 | 9 11 10 | 3 5 4      the sample at offset 0 is now 7
+batches of 4   7 6 9 11,  8 2 10 3,  0 1 5 4        with the offsets 0 1 6 7, then 2 3 8 9, then 4 5 10 11
 """
 
 from __future__ import annotations
@@ -28,10 +28,16 @@ from declarative_train.data.spec import BlockShuffleSpec
 
 STREAMS = 32  # at most, if the recipe sets no number
 POOL_BYTES = 512 << 20  # memory of the samples that are shuffled together, if the recipe sets no number
-LEAST_BYTES = 32  # least memory of a sample in a window: its index in the set and the index of its row
+_LEAST_BYTES = 32  # least memory of a sample in a window: its index in the set and the index of its row
 _LEAST_BLOCKS = 2  # blocks per window; with fewer blocks in memory, there are fewer streams
 # larger blocks are divided if the table allows it: a few bytes of text can have very many overlapping windows
 MAX_BLOCK_SAMPLES = 1 << 17
+_window_order = lru_cache(maxsize=8)(shuffle_all)
+
+
+def default_window(sample_bytes: int) -> int:
+    """Return the number of samples of `sample_bytes` each that are shuffled together if the recipe sets no number."""
+    return max(1, POOL_BYTES // max(sample_bytes, _LEAST_BYTES))
 
 
 def fit_block_shuffle(
@@ -40,10 +46,9 @@ def fit_block_shuffle(
     """Return the number of streams and of blocks per window with which about `window` samples are in memory.
 
     `window`: None means as many samples as fit into `POOL_BYTES`. `streams`: the number that the recipe sets, or None.
-    `sample_bytes`: size of one sample.
     """
     per_block = max(num_samples / max(num_blocks, 1), 1e-9)
-    blocks = (window or max(1, POOL_BYTES // max(sample_bytes, LEAST_BYTES))) / per_block  # blocks in memory at a time
+    blocks = (window or default_window(sample_bytes)) / per_block  # blocks in memory at a time
     if streams is None:
         streams = 1
         while streams < STREAMS and 2 * streams * _LEAST_BLOCKS <= blocks:
@@ -63,7 +68,7 @@ class BlockRange:
 @dataclass(frozen=True, slots=True, eq=False)
 class ShuffleWindow:
     """Window of a block shuffle: the samples of a few blocks, which are shuffled together. They have the offsets
-    `start` to `start + size - 1` in the order of the blocks of the epoch.
+    `start` to `start + size - 1` in the list of the samples of the epoch, which has one block after the other.
 
     `number`: index of the window in the epoch. `stream`: index of the stream to which it belongs. `key`: seed of the
     shuffle; None: the samples keep their order.
@@ -82,15 +87,10 @@ class ShuffleWindow:
         return np.arange(self.size) if self.key is None else shuffle_all(self.key, self.size)
 
     def index_of(self, offsets: np.ndarray) -> np.ndarray:
-        """Return, for the sample that is used at each of `offsets`, its index in the window before the shuffle.
-        `offsets`: offsets in the order of the blocks, all of this window."""
+        """Return, for the sample that is at each of `offsets` after the shuffle, its index in the window before the
+        shuffle. `offsets`: indices into the list of the samples of the epoch, all of this window."""
         inside = offsets - self.start
         return inside if self.key is None else np.asarray(_window_order(self.key, self.size)[inside])
-
-
-@lru_cache(maxsize=8)
-def _window_order(key: int, size: int) -> np.ndarray:
-    return shuffle_all(key, size)
 
 
 class BlockShuffle:
@@ -122,8 +122,8 @@ class BlockShuffle:
         return self.epoch_blocks(epoch).sample_indices(self.offsets(positions))
 
     def offsets(self, positions: np.ndarray) -> np.ndarray:
-        """Return the offset in the order of the blocks of the sample at each of `positions` of an epoch, int64. It is
-        the same in every epoch."""
+        """Return, for each of `positions` of an epoch, the offset of its sample, int64: the index of the sample in the
+        list of streams, after the samples of each window are shuffled. It is the same in every epoch."""
         streams, indices = self.streams(positions)
         return np.asarray(self.stream_starts[streams] + indices)
 
@@ -163,8 +163,7 @@ class BlockShuffle:
         return self._streams_of_range(index, begin, np.minimum(size, self.num_samples - begin))
 
     def offsets_of_range(self, index: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """Return the offset in the order of the blocks of each of N samples. The arguments and the result are arrays
-        (N,).
+        """Return the offset of each of N samples (`offsets` explains it). The arguments and the result are arrays (N,).
 
         `begin`, `length`: first position and number of positions of a range of the round robin, such as a batch.
         `index`: index of the sample in this range, after the range is sorted by stream.
@@ -219,8 +218,8 @@ def _find_stream(
 
 
 class EpochBlocks:
-    """Random order of the blocks in one epoch, and the windows into which it is divided. The index of a sample in this
-    order is its *offset*. The memory of the object grows with the number of blocks.
+    """Random order of the blocks in one epoch, and the windows into which it is divided. An *offset* is an index into
+    the list of the samples of all blocks in this order. The memory of the object grows with the number of blocks.
 
     `starts`, `stream_starts`: as in `BlockShuffle`. `window`: number of blocks in a window. `window_starts`
     (windows + 1,): offset at which each window begins, then the number of samples. `stream_windows` (streams + 1,):
@@ -243,7 +242,7 @@ class EpochBlocks:
         self.stream_windows = np.concatenate([[0], np.cumsum([len(each) for each in cuts])])
 
     def sample_indices(self, offsets: np.ndarray) -> np.ndarray:
-        """Return the index in the set (int64) of the sample that is used at each of `offsets`."""
+        """Return the index in the set (int64) of the sample that is at each of `offsets` after the shuffle."""
         number = self.window_numbers(offsets)
         order = np.argsort(number, kind="stable")
         before = np.empty(len(offsets), np.int64)  # offsets before the windows are shuffled
@@ -266,8 +265,8 @@ class EpochBlocks:
         return ShuffleWindow(self._epoch, number, stream, start, stop - start, key)
 
     def block_ranges(self, window: ShuffleWindow) -> list[BlockRange]:
-        """Return the samples of a window before its shuffle, as one range of indices in the set for each block, in the
-        order of their offsets."""
+        """Return the samples of a window before its shuffle, in order, as one range of indices in the set for each
+        block."""
         start, stop = window.start, window.start + window.size
         first = int(np.searchsorted(self._offsets, start, side="right")) - 1
         last = int(np.searchsorted(self._offsets, stop, side="left"))

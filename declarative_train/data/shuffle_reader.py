@@ -127,7 +127,7 @@ class WindowReader:
     def _gather_streams(self, epoch: int, firsts: np.ndarray, length: int, count: int) -> Taken:
         """Return the samples of `count` consecutive batches: their indices in the set, and a dict from field name to
         tensor. A batch has the next `length` samples of each stream. `firsts`: for each stream, the offset of the first
-        sample to return (its index in the epoch's order of blocks)."""
+        sample to return (an index into the shuffled list of the epoch's samples)."""
         blocks, size = self._order.epoch_blocks(epoch), count * length
         samples, rows = np.empty((2, count, len(firsts), length), np.int64)
         separate: list[_Separate] = []
@@ -152,8 +152,8 @@ class WindowReader:
         return samples.reshape(-1), self._gather_tensors(rows.reshape(-1), separate)
 
     def gather_offsets(self, epoch: int, offsets: np.ndarray) -> Taken:
-        """Return (indices in the set, {field: tensor}) of samples of an epoch. `offsets`: for each sample, its index in
-        the epoch's order of blocks."""
+        """Return (indices in the set, {field: tensor}) of the samples at `offsets`, which are indices into the shuffled
+        list of an epoch's samples (data/shuffle.py)."""
         segments, windows = Segments.find(offsets).split(self._order.epoch_blocks(epoch).window_starts[:-1])
         samples, rows = np.zeros((2, len(offsets)), np.int64)
         separate: list[_Separate] = []
@@ -205,12 +205,12 @@ class WindowReader:
         stream = found.window.stream
         before = self._current.get(stream)
         if before is not None and before < name:
-            self._dropped += self._loaded.drop(lambda other: other < name and self._stream(other) == stream)
+            blocks = self._order.epoch_blocks
+            self._dropped += self._loaded.drop(
+                lambda other: other < name and blocks(other[0]).window(other[1]).stream == stream
+            )
         self._current[stream] = name
         return found
-
-    def _stream(self, name: WindowId) -> int:
-        return self._order.epoch_blocks(name[0]).window(name[1]).stream
 
     def _gather_separately(
         self, epoch: int, number: int, offsets: np.ndarray
