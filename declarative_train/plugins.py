@@ -77,12 +77,13 @@ class Source:
 
 
 class Field:
-    """Field: one tensor per sample. `decode` receives the values of the field's columns in one row, and returns the
-    tensor. A missing value is None, or nan in a column of numbers. A method `decode_rows(self, *values)` receives the
-    values of N rows instead, as arrays (N, ...), and returns (N, *shape).
+    """Field: one tensor per sample. `decode` receives the values of its columns in one row, None or nan (in columns of
+    numbers) if missing, and returns the tensor. `decode_rows(self, *values)` receives arrays (N, ...) of N rows
+    instead, and returns (N, *shape).
 
-    `shape`: shape of the tensor, as numbers and names of arguments of `__init__`. `num_values = n` promises integers in
-    0..n-1. `takes_text = True`: its columns contain text.
+    shape        shape of the tensor: numbers and names of arguments of `__init__`
+    num_values   n: the values are integers in 0..n-1
+    takes_text   True: its columns contain text
     """
 
     shape: tuple[int | str, ...] = ()

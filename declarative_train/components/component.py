@@ -328,11 +328,11 @@ class MetricInputs(NamedTuple):
 
 
 class Metric(Component, ABC):
-    """Metric: a number computed in evaluations. `is_mean`: it is a mean over items, or a function of such a mean, so it
-    can also be computed during training. `about`: kind of the targets, `numbers`, `classes` or "", as in `Loss`.
+    """Metric: a number computed in evaluations.
 
-    `has_unit`: the value depends on the unit of the target, such as metres. The metric then gets input and target in
-    the unit of the target's columns: the field's `scale` and `normalize` are undone."""
+    is_mean    a mean over items, or a function of such a mean, so it can also be computed during training
+    about      kind of the targets, `numbers`, `classes` or "", as in `Loss`
+    has_unit   the value depends on the unit of the target, so input and target are given in the unit of its columns"""
 
     is_mean: ClassVar[bool] = False
     higher_is_better: ClassVar[bool] = True

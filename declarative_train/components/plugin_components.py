@@ -1,9 +1,7 @@
-"""Components of plugins other than layers. This module reads the text of a user's class, and makes a component that
-calls its code.
+"""Components of plugins other than layers, made from the text of a user's class, which is read with `ast`.
 
-The text is read with `ast`. The base class decides the kind of component, the arguments of `__init__` become its
-fields, and the methods decide what the component can do. A plan stores such a component with the path of its file under
-`plugin`, and `Registry.read` reads it."""
+The base class decides the kind of component, the arguments of `__init__` become its fields, and the methods decide what
+it can do. A plan stores such a component with the path of its file under `plugin`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Plugin sinks: classes in a user's Python file that `logging.sinks` can name, read without running the file.
 
-A sink is a public class that derives from `declarative_train.run.sink.Sink`. Its type is its name in lower case without
-`Sink` (`SlackSink` is `slack`), or the class attribute `type = "name"`. The first argument of its `__init__` is the
-run's folder. The others are its settings, with the type of their annotation or of their default."""
+A sink is a public class that derives from `declarative_train.run.sink.Sink`. Its type is `slack` for `SlackSink`, or
+the class attribute `type = "name"`. Its `__init__` takes the run's folder, then the settings, with the type of their
+annotation or default."""
 
 from __future__ import annotations
 

@@ -37,15 +37,13 @@ class Draw(NamedTuple):
 
 
 class Split(Component, ABC):
-    """Split: rule that chooses the rows of one set from the rows of the source.
-
-    `turn` is the order in which splits choose; the lowest number is first. Splits with equal numbers choose in the
-    order of the recipe, those of the type `last` in the reverse order.
+    """Split: rule that chooses the rows of one set from the rows of the source. `turn`: order in which splits choose,
+    lowest first; equal ones in the order of the recipe, those of the type `last` in the reverse order.
 
     0   sets defined by values or by their own source
     1   the last rows
     2   random whole groups
-    3   random single rows; they come last because they break up groups
+    3   random single rows, last because they break up groups
     """
 
     turn: ClassVar[int]

@@ -1,13 +1,12 @@
 """Packs: extensions of dtrain by an installed Python package, each for one kind of data or model. A pack adds
 components, keys, checks, commands and hooks.
 
-A package provides a pack by an entry point of the group `dtrain.packs`, whose object is a `Pack`:
+A package provides a pack by an entry point, whose object is a `Pack`:
 
     [project.entry-points."dtrain.packs"]
     audio = "dtrain_audio:PACK"
 
-Only that object is imported to find a pack. Everything else is named by its address, `package.module:name`, and is
-imported when it is first used.
+Everything else is named by its address, `package.module:name`, and imported when it is first used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Removal of secrets from texts: values that recipes take from the environment, passwords and keys in URLs.
 
-`masked` is for text that is only displayed or logged. `with_names` is for text that is read again later (a plan, the
-record of a run): it writes `{{ env.NAME }}` instead of each value of the environment. `with_values` replaces it by the
-value in the environment of the process that reads the text."""
+masked       for text that is only displayed or logged
+with_names   for text that is read again later: writes `{{ env.NAME }}` instead of a value of the environment
+with_values  replaces it by the value in the environment of the process that reads the text"""
 
 from __future__ import annotations
 

@@ -68,9 +68,9 @@ def describe(
     """Return the DataSpec of the section, and diagnostics. The DataSpec is None if there is an error or, with
     `offline`, if a source is on another machine.
 
-    `floats`: dtype of floating-point fields without the key `dtype`. `inherited`: fields of an earlier run whose
-    statistics and class numbers are used. `read`: names that the model and the objective read. Of the additional
-    outputs of a field (`NAME.mask`), only those in `read` are made; None: all are made.
+    `floats`     dtype of floating-point fields without the key `dtype`
+    `inherited`  fields of an earlier run whose statistics and class numbers are used
+    `read`       names that model and objective read; only these additional outputs (`NAME.mask`) are made; None: all
     """
     draft = DataDraft(section, seed, span, floats, offline, inherited or {}, read)
     try:

@@ -29,10 +29,10 @@ class FileRecord:
 class FieldSpec:
     """Field: one named tensor of a sample.
 
-    `component`: keys of the field in the recipe. `columns`: names of the columns that the field reads, in order.
-    `statistics`: values that the conversion of the field needs (`subtract`, `divide`, `fill`, `vocabulary`, ...). They
-    are computed from the training rows when the recipe is compiled. If the model starts from the weights of a run, they
-    are taken from that run, and `statistics_from` names it.
+    component        keys of the field in the recipe
+    columns          columns that the field reads, in order
+    statistics       values for the conversion (`subtract`, `divide`, `fill`, `vocabulary`, ...), from the training rows
+    statistics_from  run whose statistics are used, because the model starts from its weights; "": none
     """
 
     name: str

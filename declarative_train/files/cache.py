@@ -1,9 +1,10 @@
 """On-disk cache of data computed from files: indexes, statistics, converted tables.
 
-Each entry has a kind, which is its subfolder, and a name, which is a hash of everything that the entry depends on:
-paths, sizes, dates, options. The folder is `dtrain` in `$XDG_CACHE_HOME`, else in `~/.cache`. It can be deleted at any
-time. If the cache grows above `$DTRAIN_CACHE_GB` (10), the entries that were used least recently are deleted. Without a
-writable folder everything works, only slower."""
+folder   `dtrain` in `$XDG_CACHE_HOME`, else in `~/.cache`; it can be deleted at any time
+entry    in a subfolder for its kind; named by a hash of paths, sizes, dates and options
+limit    `$DTRAIN_CACHE_GB` (10); the entries that were used least recently are deleted
+
+Without a writable folder everything works, only slower."""
 
 from __future__ import annotations
 

@@ -154,11 +154,11 @@ class OpenFiles(Generic[T]):
 
 
 def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Group row indices of a table by the piece, such as a file, that contains the row. `starts`: index of the first
-    row of each piece, then the number of all rows. `rows`: the row indices, in any order.
+    """Group row indices of a table by the piece, such as a file, that contains the row. Yield (piece, places, inside)
+    for each piece with some of the `rows`: its index, the positions in `rows` of the rows in it, and their indices
+    within the piece.
 
-    Yields (piece, places, inside) for each piece that contains some of the `rows`. `piece`: index of the piece.
-    `places`: positions in `rows` of the rows in this piece. `inside`: indices of these rows within the piece.
+    `starts`: first row of each piece, then the number of all rows. `rows`: row indices in any order.
     """
     import numpy as np
 

@@ -27,10 +27,11 @@ _CHAIN = "::"  # between the links of a chained URL: zip://*.csv::data.zip is th
 class SourceError(Exception):
     """Error: a data source cannot be opened or read. It has a message, and data to find the position in the recipe.
 
-    `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns, or plugin (an error in the
-    plugin's code). `name`: the name that was not found. `known`: the names that exist instead. `path`: the path that
-    was not found. `below`: for a source inside a mixture, its position in the recipe relative to the mixture; "" for
-    other sources."""
+    `problem`  not_found, no_match (a glob), no_file_system, unreadable, different_columns, or plugin (its code fails)
+    `name`     the name that was not found
+    `known`    the names that exist instead
+    `path`     the path that was not found
+    `below`    position of a source in its mixture; "" for other sources"""
 
     below: str = ""
 

@@ -131,9 +131,9 @@ def names_read(terms: Iterable[Term], measures: Iterable[Measure]) -> tuple[str,
 class ObjectiveCheck:
     """Checker of losses and metrics. Its methods add errors and warnings to the list `diagnostics`.
 
-    specs      name of a tensor in the recipe -> its spec; None: unknown, because of an earlier error
-    origins    name of a tensor -> place in the recipe of the node or field that computes the tensor
-    see        function from the name of a tensor to its values on sample rows; it returns None if they are unknown"""
+    specs      dict from a tensor in the recipe to its spec; None: unknown, because of an earlier error
+    origins    dict from a tensor to the place of the node or field that computes it
+    see        function from a tensor's name to its values on sample rows, or None"""
 
     def __init__(
         self,

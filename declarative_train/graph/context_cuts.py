@@ -1,8 +1,8 @@
 """Check whether a model can be divided along the `context` axis, whose ranks divide the positions of a sequence.
 
-Each position of a node's output must depend only on the same position of its inputs. There are two exceptions: layers
-that exchange data between ranks, such as the keys and values of self-attention, and outputs without positions that are
-equal on all ranks, such as the balance loss of `moe`.
+Each position of a node's output must depend only on the same position of its inputs, or the node must exchange data
+itself, as self-attention does. A layer may also return a value without positions that is equal on all ranks, as `moe`
+does with its balance loss.
 """
 
 from __future__ import annotations

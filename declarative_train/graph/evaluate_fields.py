@@ -72,9 +72,9 @@ class Observer:
         spec: TensorSpec,
         span: Span,
     ) -> ObservedValues | None:
-        """Return the values of a layer on the sample rows. Return None if the values of its inputs are unknown, if the
-        layer fails, or if it is never evaluated. Layers of plugins, and layers that have parameters or buffers, draw
-        random numbers or mix samples are never evaluated.
+        """Return the values of a layer on the sample rows, or None if the values of its inputs are unknown, or if the
+        layer fails or is never evaluated: layers of plugins, and those with parameters or buffers, random numbers or
+        mixed samples.
 
         `inputs`, `specs`: values and specs of the inputs by port. `spec`: spec of the output. `span`: the layer's place
         in the recipe."""
@@ -159,11 +159,11 @@ def first_row(bad: torch.Tensor) -> int | None:
 def narrow(
     spec: TensorSpec, seen: ObservedValues | None, mask: ObservedValues | None = None, ignored: int | None = None
 ) -> TensorSpec:
-    """Return `spec` with the interval from the least to the greatest of the values `seen`, the tensor's values on the
-    sample rows. Values where `mask` is 0, and values equal to `ignored` (such as `ignore_index`), are left out.
+    """Return `spec` with the interval from the least to the greatest of the values `seen` on the sample rows, without
+    those where `mask` is 0, and those equal to `ignored` (such as `ignore_index`).
 
-    Return `spec` unchanged if no value is left, if a value is not finite, if the mask does not fit the values, if the
-    dtype is bool, or if the tensor is a field that declares its range.
+    Return `spec` unchanged if no value is left, a value is not finite, the mask does not fit, the dtype is bool, or the
+    tensor is a field that declares its range.
     """
     if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
         return spec

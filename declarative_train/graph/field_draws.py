@@ -1,8 +1,8 @@
 """Random numbers in nodes that are computed from fields alone: a hash of (seed, epoch, sample, node, draw, position).
 
-There is no generator state, so the numbers are the same on every layout, on every pipeline stage and after a resume.
-All evaluations use the same numbers, so that their results can be compared. The hash function is the one of
-`components/counter_rng.py`. Here it is computed with torch's signed 64-bit integers, which wrap around."""
+So they are the same on every layout and stage, and after a resume. All evaluations use the same numbers, so that their
+results can be compared. The hash is that of `components/counter_rng.py`, computed with torch's int64, which wrap
+around."""
 
 from __future__ import annotations
 

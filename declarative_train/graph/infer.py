@@ -1,8 +1,8 @@
 """Shape inference: it turns a `Scope` (a model or block of the recipe) into a `Graph`, and finds shape, dtype and range
 (a TensorSpec) of every edge, node by node.
 
-It continues after an error: a node whose inputs are unknown because of an earlier error is skipped without a message.
-Equal layers with equal inputs are run only once, so all copies of a `repeat` cost as much as one."""
+A node whose inputs are unknown because of an earlier error is skipped without a message. Equal layers with equal inputs
+are run only once, so all copies of a `repeat` cost as much as one."""
 
 from __future__ import annotations
 

@@ -30,11 +30,11 @@ WHEN: tuple[When, ...] = ("training", "evaluation")
 class Habits:
     """Behaviour of a layer that its signature does not show.
 
-    draws          whether the layer draws random numbers in training; None: unknown
-    mixes          phases (training, evaluation) in which the result for a sample depends on other samples of the batch
+    draws          it draws random numbers in training; None: unknown
+    mixes          phases (training, evaluation) in which a sample's result depends on others of the batch
     batch_norms    names of torch's batch normalisations in the layer
     changed        positions of the inputs that the layer writes into
-    unregistered   names of tensors in the layer that are neither parameters nor buffers"""
+    unregistered   tensors in the layer that are neither parameters nor buffers"""
 
     draws: bool | None
     mixes: tuple[When, ...]

@@ -45,12 +45,10 @@ def without_adapters(graph: Graph) -> Graph:
 def make_merged_reader(
     graph: Graph, names: Iterable[str], read: Callable[[str], torch.Tensor]
 ) -> Callable[[str], torch.Tensor]:
-    """Return a function that reads the tensors of the model after its adapters are merged into its weights. The
-    argument of the function is the name of a tensor.
+    """Return a function from a tensor's name to the tensor of the model after its adapters are merged into its weights.
 
-    `names`: names of all tensors of `graph`. `read`: function from a name to the tensor before merging. The tensors of
-    the adapters are read now, others only when the returned function is called. Weights are merged in float64 and
-    returned in their own dtype.
+    `names`: names of all tensors of `graph`. `read`: function from a name to the tensor before merging; adapters are
+    read now, other tensors later. Weights are merged in float64 and returned in their own dtype.
     """
     adapters = adapters_of(graph)
     own: dict[str, dict[str, torch.Tensor]] = {}

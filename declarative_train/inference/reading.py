@@ -43,10 +43,10 @@ def open_input(
     title: str | None = None,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> Input:
-    """Return the rows of files, of a folder of images, or of a csv on standard input. `paths`: paths, globs or URLs,
-    which are read in order; `-` is standard input. Raises UsageError and InputError.
+    """Return the rows of files, of a folder of images, or of a csv on standard input. Raises UsageError and InputError.
 
-    `source`  the run's `data.source`; it gives the format if the file names do not, and the dialect of csv
+    `paths`   paths, globs or URLs, read in order; `-` is standard input
+    `source`  the run's `data.source`: the format if file names do not give it, and the dialect of csv
     `title`   name of a single csv in messages
     `names`   {column of a folder or of image files: its new name}
     """

@@ -29,12 +29,12 @@ HALF = frozenset({"bf16", "fp16"})
 
 @dataclass(frozen=True, slots=True)
 class ReorderedElements:
-    """Cost of converting tensors between memory formats, for a layer or all layers of a graph. A layer converts its
-    inputs and outputs if it computes in another format than the model.
+    """Elements per sample that a layer, or all layers of a graph, copy into another memory format: inputs and outputs
+    of layers that do not compute in the format that the model uses.
 
-    `by_convolutions`: elements per sample that convolutions convert if the model uses the default format. `by_norms`:
-    elements per sample that group and instance norms convert if the model uses channels last. `is_slower`: True if a
-    norm is slower with channels last.
+    by_convolutions   copied by convolutions if the model uses the default format
+    by_norms          copied by group and instance norms if the model uses channels last
+    is_slower         a norm is slower with channels last
     """
 
     by_convolutions: int = 0

@@ -91,11 +91,12 @@ def shapes_in_folder(path: str) -> Shapes | None:
 
 
 def find_in_folder(path: str, *, offline: bool) -> FoundCheckpoint | None:
-    """Return the checkpoint to use from a local folder, which may be a checkpoint, a run, or a folder of runs.
+    """Return the checkpoint to use from a local folder. Raises ValueError if there is no complete checkpoint, and the
+    errors of `find_remote`. `offline`: return None instead of reading from another machine.
 
-    In a run, it is the best checkpoint, or the newest if none is marked as best. In a folder of runs, the newest run
-    with a complete checkpoint is used. `offline`: return None instead of reading from another machine. Raises
-    ValueError if there is no complete checkpoint, and the errors of `find_remote`.
+    checkpoint       this one
+    run              the best, or the newest if none is marked as best
+    folder of runs   the newest run with a complete checkpoint
     """
     if os.path.lexists(os.path.join(path, MANIFEST)):
         found = _manifest_in(path)

@@ -1,8 +1,9 @@
-"""JSON form of a plan, which keeps every number exactly, and the two hashes of a plan.
+"""JSON form of a plan, which keeps every number exactly, and the two hashes of a plan. A plan of another version is
+rejected.
 
-A plan of another version is rejected. The hash `fingerprint` covers the values that decide the numbers of a run: model,
-data, objective, optimizer, batch size, seed. It does not cover layout, logging and file locations, so that a checkpoint
-is recognised on another layout and in another folder. The hash `identity` covers the whole plan.
+fingerprint  of what decides the numbers of a run (model, data, objective, optimizer, batch size, seed), so that a
+             checkpoint is recognised with another layout, logging or folder
+identity     of the whole plan
 """
 
 from __future__ import annotations

@@ -88,11 +88,11 @@ def _library_nodes(graph: Graph, prefix: str = "") -> Iterator[str]:
 
 
 def _heads(lowered: Lowered) -> dict[str, HeadKind]:
-    """Return {output: `vocabulary` or `gathered`} for the outputs with scores of many classes that a loss reads. The
-    value says how the ranks of the `tensor` axis compute the scores, if they divide the linear layer that gives them.
+    """Return how the ranks of the `tensor` axis compute the scores of many classes: {output that a loss reads: how}.
 
-    `vocabulary`: each rank computes the scores of some classes, and its share of the loss. The loss must allow this,
-    and no other loss or metric may read the output. `gathered`: every rank gathers the scores of all classes.
+    vocabulary   each rank computes the scores of some classes, and its share of the loss. The loss must allow this, and
+                 no other loss or metric may read the output
+    gathered     every rank gathers the scores of all classes
     """
     found: dict[str, HeadKind] = {}
     losses = [term for term in lowered.terms if term.edges.input in lowered.graph.outputs]

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 def split_models(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...]
 ) -> tuple[Lowered, tuple[ParameterPlan, ...], list[Diagnostic]]:
-    """Split each library model into parts that can be put into different pipeline stages. Return the changed lowered
-    recipe, the parameters with those that were added, and diagnostics. Without a pipeline, nothing is changed.
+    """Split each library model into parts, if the recipe has a pipeline. Return the changed lowered recipe, the changed
+    parameters, and diagnostics.
 
-    The node of a split model gets the graph of its parts as `model_parts`. If several parts use a parameter, the first
-    part has it; for each other part a parameter is added that is tied to it. A model that cannot be split stays in one
-    stage, and a diagnostic gives the reason.
+    The node of a split model gets the graph of its parts as `model_parts`. If parts share a parameter, each after the
+    first gets its own, tied to the original. A model that cannot be split stays in one stage; a diagnostic gives the
+    reason.
     """
     mode = recipe.mode
     if not isinstance(mode, Axes) or mode.pipeline is None:

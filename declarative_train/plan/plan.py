@@ -50,12 +50,10 @@ class ParameterPlan:
 class PartPlan:
     """Tensor of a published file that fills some rows, or all, of a parameter.
 
-    `share`: how many of the parameter's rows it fills, relative to the shares of the other tensors. `transpose`: the
-    tensor is transposed. `ones`: number of leading dimensions of size 1 that are removed from the tensor; a negative
-    number adds them.
-
-    If `count` is not 0, only `tensor[index, ..., first::step]` is used, and the first dimension must have the size
-    `count`.
+    share        how many rows it fills, relative to the shares of the other tensors
+    transpose    the tensor is transposed
+    ones         leading dimensions of size 1 to remove; negative: to add
+    count        if not 0: the size of dimension 0, of which only `tensor[index, ..., first::step]` is used
     """
 
     name: str
@@ -115,8 +113,8 @@ class PublishedPlan:
 class WeightsPlan:
     """Plan to start the parameters of `node` ("": of the whole model) from the file at `path`.
 
-    rename    dict from a tensor name in the file, or its prefix, to the name in the model; None: the tensor is left out
-    tensors   how the tensors of a published model form the parameters; None for other files
+    rename    dict from a tensor name in the file, or its prefix, to the name in the model; None: left out
+    tensors   how tensors of a published model form the parameters; None for other files
     exclude   selectors of parameters that are not read from the file
     drawn     parameters that the file lacks, which get random values
     """

@@ -46,9 +46,9 @@ def calibrate_to_rows(machine: Machine, rows: Sequence[tuple[float, float]]) -> 
     """Return `machine` with its constants `scale` and `error` fitted to measured steps. `rows`: (predicted, measured)
     seconds of each step, predicted with `scale` 1.
 
-    `scale`: the median of measured / predicted, moved towards 1; the fewer steps, the closer to 1. `error`: the value
-    of |ln(measured / (predicted * scale))| that 90 of 100 steps do not exceed. With fewer than `FEW` steps, it is half
-    of the previous `error`. It is at least 0.05.
+    scale  median of measured / predicted; the fewer steps, the closer to 1
+    error  |ln(measured / (predicted * scale))| that 90 of 100 steps do not exceed, at least 0.05. With fewer than `FEW`
+           steps: half of the previous value
     """
     known = machine.constants.error
     ratios = [log(measured / predicted) for predicted, measured in rows]

@@ -88,9 +88,10 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
 ) -> tuple[Plan | None, list[Diagnostic]]:
     """Return the plan, or None if there is an error, and the diagnostics of all passes.
 
-    `offline`: do not read sources on other machines. A recipe with such a source gets no plan, and the checks that
-    need its columns are skipped. `tracer`: predicts the memory of a step by tracing the step; None: the memory is
-    computed from shapes. The tracer is used only if the result depends on the memory, or if `traces_all` is set."""
+    `offline`     do not read sources on other machines; a recipe with such a source gets no plan
+    `tracer`      predicts the memory of a step by tracing it, if the result depends on the memory; None: memory is
+                  computed from shapes
+    `traces_all`  always trace"""
     waiting = unrun_plugins(recipe)
     inherited, found = inherit_fields(recipe, offline=offline)
     data, diagnostics = describe(
@@ -177,9 +178,8 @@ class CompileContext:
 def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
     """Return the plan in the mode that `auto` chooses, or None if there is no such mode, and diagnostics.
 
-    All candidates are compared by estimates. The best one is then traced, to check that it fits into memory; if it does
-    not, the next one is tried. Candidates whose estimate is not exact enough (`LayoutChoice.doubtful`) are traced too.
-    After a time limit no candidate is traced, and the plan lists those that were not.
+    All candidates are compared by estimates. The best one is traced, to check that it fits into memory; otherwise the
+    next one. After a time limit no candidate is traced, and the plan lists those that were not.
     """
     assert site.parameters is not None
     target, tracer = target_of(recipe.layout), site.tracer

@@ -189,11 +189,11 @@ def axes_of_word(word: Scalar) -> Mapping:
 
 
 def _expand_word(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
-    """Return the axes for which `word` stands, such as `{data: {shard: all}}` for `fsdp`. Return None if it stands for
-    no axes (`auto`, `dp`), or if `path` is not `parallelism`.
+    """Return the axes for which `word` stands: `fsdp` -> `{data: {shard: all}}`. Return None for `auto` and `dp`, which
+    stand for no axes, and if `path` is not `parallelism`.
 
-    `word`: value of `parallelism` in the base recipe. `over`: the axes in a later recipe, which the caller merges over
-    the result. If `over` has a data axis of size `all`, the result has no data axes: only one axis can have this size.
+    `word`: value of `parallelism` in the base recipe. `over`: the mapping of a later recipe, merged over the result
+    later. If it has a data axis of size `all`, the result has no data axes: only one axis can have this size.
     """
     if path != ("parallelism",) or word.value not in AXES_OF_WORDS:
         return None

@@ -1,8 +1,8 @@
-"""Reading of sections: YAML node -> frozen pydantic model. Components are looked up in the table of their kind.
+"""Reading of sections: YAML node -> frozen pydantic model. The annotation of a field decides how its value is read:
 
-The annotation of a field in a section class decides how its value is read. If it is a base class of components
-(`Optimizer`), the `type` in the value selects the component. If it is a section, or a mapping or list of sections, the
-value is read as that section. Any other value is read by pydantic.
+base class of components (`Optimizer`)   the `type` in the value selects the component
+section, or mapping or list of sections  as that section
+anything else                            by pydantic
 """
 
 from __future__ import annotations

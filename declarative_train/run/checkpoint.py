@@ -66,10 +66,9 @@ class Snapshot:
 class Checkpoints:
     """Writer and reader of a run's checkpoints. Every rank must call the same methods in the same order.
 
-    With `checkpoint.background`, `save` copies the tensors to host memory and a thread writes them while training
-    continues. The threads of all ranks have a process group of their own, because two threads must not use one group at
-    a time. torch's `async_save` is not used, because it ends before checksums and manifest are written
-    (docs/decisions.md, 25)."""
+    With `checkpoint.background`, `save` copies the tensors to host memory, and a thread writes them while training
+    continues (docs/decisions.md, 25). The threads of all ranks have a process group of their own, because two threads
+    must not use one group at a time."""
 
     def __init__(
         self, plan: Plan, engine: Engine, store: CheckpointStore, before_publishing: Callable[[], None] = lambda: None

@@ -1,8 +1,8 @@
-"""Coordinator of a run. It decides which nodes take part, when a round begins, why it ended, and whether another one
-follows. In a round, all ranks are started together; a round that ends on one node is ended on all.
+"""Coordinator of a run: it decides which nodes take part, when a round (a start of all ranks) begins, why it ended, and
+whether another one follows. A round that ends on one node is ended on all.
 
-The coordinator has no process of its own: the agent of node 0 calls `exchange` while it waits and while its ranks work.
-On a single machine there are no other agents, and the same code runs."""
+It has no process of its own: the agent of node 0 calls `exchange` while it waits and while its ranks work. On a single
+machine the same code runs, without other agents."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Messages between the agents of nodes and the coordinator, under keys of the key-value store. Each message is a
-complete state, so that a lost or repeated message does no harm.
+"""Messages between the agents of nodes and the coordinator, under keys of the key-value store. Each is a complete
+state, so that a lost or repeated message does no harm.
 
     status/<agent>    NodeStatus of an agent, written in every exchange
     order             Order to all agents
-    round/<number>    Assignment of a round, which is one start of all ranks
-    hello             number of agents that have registered; the k-th agent writes its name to hello/<k>
+    round/<number>    Assignment of a round (a start of all ranks)
+    hello             number of agents that have registered
+    hello/<k>         name of the k-th agent
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """State of one agent, which it sends to the coordinator. `beat`: how many times it has sent its state. `round`,
-    `run`: number and run folder of the last round in which it took part. (A round is one start of all ranks.) `result`:
-    how that round ended on this node; None while its ranks work. `asked_by`: signal that asked the agent to stop, or
-    None. `beats`: newest heartbeat of each of its ranks. `has_left`: the agent is exiting."""
+    """State of one agent, which it sends to the coordinator. A round is one start of all ranks.
+
+    beat         how many times it has sent its state
+    round, run   number and run folder of its last round
+    result       how that round ended on this node; None while its ranks work
+    asked_by     signal that asked the agent to stop, or None"""
 
     agent: str
     node: int

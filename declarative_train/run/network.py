@@ -39,11 +39,11 @@ def allow_connections() -> None:
 
 
 def interface_to(address: str) -> str | None:
-    """Return the network interface through which this machine reaches `address`, the machine of rank 0; None if it is
-    unknown. If NCCL_SOCKET_IFNAME names one interface, return that one. If `address` is on the loopback interface,
-    return the only other interface, or loopback if there is no other. Raises RunFailure if there are several others.
+    """Return the network interface through which this machine reaches `address`, the machine of rank 0; None if
+    unknown. If NCCL_SOCKET_IFNAME names one interface, it is that one. Raises RunFailure if `address` is on the
+    loopback interface, and there are several others; if there is one other, it is returned, else loopback.
 
-    gloo would choose the address of this machine's name. On Debian this is 127.0.1.1, which no other machine can reach.
+    gloo would choose the address of this machine's name, which is 127.0.1.1 on Debian.
     """
     wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
     if wanted and wanted[0].isalnum() and "," not in wanted:

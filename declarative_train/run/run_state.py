@@ -11,13 +11,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunState:
-    """State that the training loop needs to resume. `step`: number of completed optimizer steps, from which the epoch
-    and the position in the data follow. `seconds`: training time so far. `loss_scale`: state of fp16's loss scale, or
-    None.
+    """State that the training loop needs to resume. `best_...`: for the metric of `checkpoint.best`. `stop_...`: for
+    that of `training.early_stop`.
 
-    Three fields describe the metric of `checkpoint.best`, and three the metric of `training.early_stop`. `best_of`,
-    `stop_of`: its mode and name, such as `max validation/accuracy`. `best_value`, `stop_value`: its best value so far.
-    `best_step`, `stop_step`: the step of this value.
+    step                    completed optimizer steps, from which epoch and position in the data follow
+    seconds                 training time so far
+    best_of, stop_of        mode and name, such as `max validation/accuracy`
+    best_value, stop_value  best value so far
+    best_step, stop_step    step of this value
     """
 
     step: int = 0

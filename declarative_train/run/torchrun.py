@@ -81,10 +81,9 @@ def run_as_rank(
     folder: Path | None = None,
     on_end: Callable[[Path], None] = lambda run_dir: None,
 ) -> NoReturn:
-    """Run this process as one rank and exit. `compile_plan`: function that only rank 0 calls. It returns a plan and an
-    exit code; the plan is None if the recipe cannot be compiled, and all ranks then exit with this code. `resume`,
-    `max_steps`, `quiet`, `sinks`: as for `launch` (`run/launch.py`). `folder`: the run's folder; None for a new one.
-    `on_end`: function that rank 0 calls at the end with the run's folder."""
+    """Run this process as one rank and exit. `compile_plan`: called by rank 0, returns (plan, exit code); without a
+    plan, all ranks exit with this code. `folder`: the run's folder; None: a new one. `on_end`: called by rank 0 at the
+    end, with the run's folder. The others are as for `launch` (`run/launch.py`)."""
     from declarative_train.run.rank import FailureContext, run_rank
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -44,8 +44,9 @@ def load(
     """Read a recipe and merge its parts. Return the merged document, or None if there is no text, and all diagnostics.
     If the text is not YAML, the document is empty and not `complete`.
 
-    `text`: used instead of the content of the file at `path`. `texts`: {path: text} used instead of the content of any
-    files. `over`: mappings that are merged last, such as the settings of one run of a sweep."""
+    `text`   instead of the content of the file at `path`
+    `texts`  {path: text} instead of the content of any files
+    `over`   mappings that are merged last, such as the settings of one run of a sweep"""
     given = {} if text is None else {path: text}
     return _Loading(path, {**(texts or {}), **given}, rules).load(with_, set_, over)
 

@@ -50,12 +50,11 @@ def has_leading_zero(text: str) -> bool:
 
 
 def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> tuple[Piece, ...]:
-    """Return where the characters of `value` are in the file, in the form of `Scalar.pieces` (`source/node.py`). Return
-    () if `value`, the text as YAML reads it, is identical to the typed text. `start`, `end`: offsets of the typed text,
-    without quotes. `escapes`: the typed text may have escapes, which begin with a backslash.
+    """Return where the characters of `value`, the text as YAML reads it, are in the file: see `Scalar.pieces`
+    (`source/node.py`). Return () if `value` is identical to the typed text.
 
-    YAML drops line breaks, indentation and escapes from the typed text. So each remaining run of characters is searched
-    in `value`, from left to right."""
+    `start`, `end`: offsets of the typed text, without quotes. `escapes`: it may have escapes, which begin with a
+    backslash."""
     if lines.text[start:end] == value:
         return ()
     found: list[Piece] = []

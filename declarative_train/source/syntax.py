@@ -1,9 +1,8 @@
 """Explanation of YAML syntax errors: one diagnostic and, if it is clear what was meant, a repair with which reading
 continues.
 
-The parser reports where it stopped, which is often not the place of the mistake: an unclosed quote is noticed at the
-next quote, a missing indentation at the next colon. Each method below examines the lines around one kind of error. The
-messages of libyaml and PyYAML differ; both are handled.
+The parser often stops after the mistake: it notices an unclosed quote at the next quote. So each method below examines
+the lines around one kind of error. The messages of libyaml and PyYAML differ; both are handled.
 """
 
 from __future__ import annotations

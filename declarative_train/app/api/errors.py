@@ -13,13 +13,12 @@ RUN_FAILED = 3
 
 
 class DtrainError(Exception):
-    """Error with the text that a command would print.
+    """Error with the text that a command would print. A notebook shows it without a traceback, because it is never a
+    bug of this package.
 
-    message      the whole text; for a recipe with errors, each error with its file, line and fix
-    diagnostics  the diagnostics of a recipe with errors, including warnings; empty for other failures
-    exit_code    exit code of the corresponding command: 1 the recipe has errors, 2 wrong use, 3 the command failed
-
-    A notebook shows the message without a traceback, because the error is never a bug of this package.
+    message      for a recipe with errors, each error with its file, line and fix
+    diagnostics  those of a recipe with errors, with warnings; empty for other failures
+    exit_code    1 the recipe has errors, 2 wrong use, 3 the command failed
     """
 
     def __init__(self, message: str, *, exit_code: int, diagnostics: Iterable[Diagnostic] = ()) -> None:

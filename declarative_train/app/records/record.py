@@ -32,10 +32,14 @@ _STATES: Mapping[str, State] = {"finished": "finished", "early_stop": "stopped e
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Record of one run. `values`: the final metrics and losses, or the latest if the run has not ended. `value_steps`:
-    the step after which each value was measured. `settings`: values of the recipe by dotted path; `overrides`: options
-    of `--set`. `reason`: why the run failed. `updated_unix_s`: the time of the last write. `step_s`: the median step
-    time of the last session; `predicted_step_s`: the plan's prediction, None if it has none for this device."""
+    """Record of one run.
+
+    values            final metrics and losses, or the latest if the run has not ended
+    value_steps       step after which each value was measured
+    settings          values of the recipe by dotted path
+    reason            why the run failed
+    step_s            median step time of the last session
+    predicted_step_s  the plan's prediction; None if it has none for this device"""
 
     folder: str
     name: str

@@ -75,12 +75,10 @@ class Budget:
 def in_memory_or_on_disk(
     files: Sequence[str], in_memory: Callable[[Budget | None], Table], on_disk: Callable[[], Table | None]
 ) -> Table:
-    """Return a table of `files`. Small files are read into memory. Large files are converted to a file on disk, which
-    the table reads. Raises SourceError.
+    """Return a table of `files`: in memory if they are small, else on disk. Raises SourceError.
 
-    `in_memory(budget)`: function that reads the files into memory. It raises TooLargeError if they need more than
-    `budget`; None: no limit. `on_disk()`: function that converts the files. If it returns None, the disk cannot be
-    written, and the files are read into memory without a limit."""
+    `in_memory(budget)`  reads the files; raises TooLargeError if they need more than `budget`; None: no limit
+    `on_disk()`          converts the files; None: the disk cannot be written, so they are read into memory"""
     if not is_large(files):
         try:
             return in_memory(Budget())

@@ -76,10 +76,9 @@ class NpyDataset(FilesDataset):
 class StoredArray(NamedTuple):
     """Array in a file: its path, shape and dtype, and functions that load its values.
 
-    `mapped`: takes the bytes of the file, mapped into memory, and returns the array as a view of them. `check`: takes
-    the same bytes, and raises SourceError if they do not match their checksum; None: there is no checksum to compare.
-    `read`: if `mapped` is None, because the file cannot be mapped, this function returns the values or raises
-    SourceError."""
+    `mapped`  takes the bytes of the file, mapped into memory, and returns a view; None: the file cannot be mapped
+    `check`   takes the same bytes, raises SourceError if their checksum differs; None: there is no checksum
+    `read`    without `mapped`: returns the values or raises SourceError"""
 
     path: str
     shape: tuple[int, ...]

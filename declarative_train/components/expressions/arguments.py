@@ -34,12 +34,12 @@ def bind(
     name_at: Place,
     at: Place,
 ) -> Operation | Constant:
-    """Return the operation for a call of the function `name` in an expression. If the function works on numbers, such
-    as `sqrt`, and all its arguments are constants, return the computed constant instead.
+    """Return the operation for a call of the function `name` in an expression, or its value if the function works on
+    numbers, such as `sqrt`, and all arguments are constants. Raises ExpressionError with the function's signature if
+    the arguments do not fit.
 
-    `arguments`, `keywords`: arguments passed by position and by name. `name_at`, `at`: positions in the text of the
-    function's name and of the whole call. Raises ExpressionError if the arguments do not fit. Its message contains the
-    signature of the function."""
+    `arguments`, `keywords`: arguments by position and by name. `name_at`, `at`: positions in the text of the name and
+    of the call."""
     function = FUNCTIONS.get(name)
     if function is None:
         raise _unknown(name, name_at)

@@ -33,12 +33,11 @@ def result_spec(expression: Expression, edges: Mapping[str, TensorSpec], shape: 
 def fill_num_classes(
     expression: Expression, edges: Mapping[str, TensorSpec], occurring: Mapping[str, TensorSpec] | None = None
 ) -> Expression:
-    """Return the expression with `num_classes` added to each `one_hot` that lacks it: the greatest possible input of
-    the `one_hot`, plus 1. Offsets in the result's tree still refer to the text that the user typed.
+    """Return the expression with `num_classes` added to each `one_hot` that lacks it: its greatest possible input, plus
+    1. Raises ExpressionError if the range of an input is unknown, or if values are not below `num_classes`.
 
-    `edges`: spec of each name in the expression. `occurring`: the same specs, but with the range of the values that
-    occur in the data. Raises ExpressionError if the range of an input is unknown, or if values are not below
-    `num_classes`."""
+    `edges`: spec of each name in the expression. `occurring`: the same specs, with the range of the values in the data.
+    """
     written: list[tuple[int, str]] = []
 
     def visit(term: Term) -> Term:

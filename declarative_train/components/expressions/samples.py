@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 def vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
     """Return the numbers `values`, one for each channel, as a tensor that broadcasts with `like`. Channels are
-    dimension 1 of a tensor (B, C, H, W, ...), and the last dimension of a tensor with at most three dimensions.
+    dimension 1 of (B, C, H, W, ...), and the last dimension of a tensor with at most three dimensions.
 
-    The dtype is that of `like` if it can represent the numbers. Raises ValueError if `like` is (B,), or if its number
-    of channels is neither 1 nor the number of values."""
+    The dtype is that of `like` if it can represent the numbers. Raises ValueError if `like` is (B,), or if it has
+    neither one channel nor a channel for each number."""
     import torch
 
     dim = 1 if like.ndim >= 4 else -1

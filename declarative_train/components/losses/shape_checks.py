@@ -90,11 +90,12 @@ def class_axis(shape: tuple[int, ...], class_dim: int) -> int | None:
 def classes(
     type: str, input: TensorSpec, target: TensorSpec | None, class_dim: int, *, soft: bool, ignore_index: int | None
 ) -> ShapeError | None:
-    """Check the scores and the target of a loss over classes. Return a ShapeError unless dimension `class_dim` of the
-    input has a score for each class, and the target has class numbers. More scores than classes give only a warning.
+    """Return a ShapeError unless dimension `class_dim` of the input has a score for each class, and the target has
+    class numbers. More scores than classes give only a warning.
 
-    `soft`: the target may also have a floating-point probability for each class. `ignore_index`: a number that the
-    target may have in addition to the class numbers. `type`: type of the loss, for the message.
+    `soft`          the target may also have a probability for each class
+    `ignore_index`  further number that the target may have
+    `type`          type of the loss, for the message
     """
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error

@@ -51,12 +51,11 @@ class PairTransform(Transform, ABC):
         acts: np.ndarray,
         key: int,
     ) -> dict[str, torch.Tensor]:
-        """Return the image fields and the labels (R, ...) of a microbatch by name, after mixing. `tensors`: the same
-        before mixing. `partners`: the same for R other samples. Row i is mixed with row i of `partners` if `acts[i]` is
-        true, else it is unchanged.
+        """Return the image fields and labels (R, ...) of a microbatch by name, after mixing. Row i of `tensors` is
+        mixed with row i of `partners` if `acts[i]` is true, else it is unchanged.
 
-        `fields`: names of the image fields. `numbers` (R,): index of the sample in each row. `key`: key of this
-        transform. The random numbers depend only on `numbers` and `key`."""
+        `fields`: names of the image fields. `numbers` (R,): index of the sample in each row. The random numbers depend
+        only on `numbers` and `key`."""
 
     def _shares(self, numbers: np.ndarray, acts: np.ndarray, key: int) -> np.ndarray:
         import numpy as np

@@ -42,12 +42,13 @@ class Fix(NamedTuple):
 
 
 class Diagnostic(NamedTuple):
-    """Mistake in a recipe. `message` begins in lower case and says what was found and what was expected. `help` is one
-    hint, without the word `help`.
+    """Mistake in a recipe.
 
-    `fixes`: edits that correct the mistake, applied together or not at all. `rests_on`: the part of the recipe that the
-    check had to read, such as `data.fields` or `all files`. If this part could not be read, the diagnostic is dropped,
-    because the part has a diagnostic of its own."""
+    message   what was found and what was expected, in lower case at first
+    help      one hint, without the word `help`
+    fixes     edits that correct the mistake, applied together or not at all
+    rests_on  part of the recipe that the check had to read (`data.fields`, `all files`). If it could not be read, the
+              diagnostic is dropped, because that part has one of its own"""
 
     code: str
     severity: Severity

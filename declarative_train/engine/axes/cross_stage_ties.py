@@ -39,12 +39,11 @@ def share_tensors(stages: Sequence[nn.Module], names: Sequence[str]) -> None:
 
 
 class SharedParameters:
-    """Parameters with copies on several pipeline stages. The copies stay equal, because the gradient of each copy is
-    replaced by the sum over all copies.
+    """Parameters with copies on several pipeline stages. The copies stay equal, because each gets the sum of their
+    gradients.
 
-    The rank of a parameter's first stage adds up the gradients and sends the sum to the ranks of the other stages, so
-    that it is bitwise equal on all of them. Megatron-LM does this for the embedding of its first and last stage
-    (Narayanan et al., Efficient large-scale language model training on GPU clusters, 2021)."""
+    The rank of the first stage adds up the gradients and sends the sum to the others, so that it is bitwise equal, as
+    in Megatron-LM (Narayanan et al., Efficient large-scale language model training on GPU clusters, 2021)."""
 
     def __init__(self, plan: Plan, model: nn.Module, position: MeshPosition) -> None:
         assert position.pipeline is not None

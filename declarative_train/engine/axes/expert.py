@@ -69,12 +69,10 @@ def replicate_all_but_experts(
 
 
 def sync_experts(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
-    """Return `sync` for a model whose experts are divided over the axis `expert`, with changed functions `reduce` and
-    `norm`.
+    """Return `sync` for a model whose experts are divided over the axis `expert`, with changed `reduce` and `norm`.
 
-    `reduce` also divides the gradients of experts by the number of ranks of this axis, because they are sums over the
-    rows of all these ranks. `norm` includes the experts of all these ranks, and counts every other parameter once.
-    `built`: this rank's part of the model. `position`: this rank's position on the mesh.
+    reduce   also divides the gradients of experts by the number of ranks, because they are sums over their rows
+    norm     includes the experts of all these ranks, and counts every other parameter once
     """
     group = position.expert
     assert group is not None

@@ -2,8 +2,7 @@
 rank, stage, chunk), so that checkpoints need no state of generators.
 
 With the same layout a run draws bitwise the same numbers, even if it was interrupted. With another layout it draws
-other numbers from the same distribution. Each generator is seeded directly, which takes a few us; `torch.manual_seed`
-takes 96 us, because it looks for every backend."""
+other numbers from the same distribution."""
 
 from __future__ import annotations
 
@@ -45,6 +44,7 @@ class Randomness:
         """Seed the generators before the forward of a chunk (the rows of one forward). `chunk`: index of the chunk in
         the step. `part`: index of the pipeline stage, as a rank may have several stages; 0 without a pipeline."""
         if self._needed:
+            # not `torch.manual_seed`, which looks for every backend and takes 96 us
             for number, generator in enumerate(self._generators):
                 generator.manual_seed(mix(self._key, step, chunk, part, number))
 

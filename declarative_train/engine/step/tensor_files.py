@@ -178,11 +178,12 @@ def _row_dimension(part: PartPlan) -> int:
 def _find_rows_of_parts(
     parts: Iterable[PartPlan], shapes: Shapes, first: int | None, last: int | None
 ) -> Iterator[tuple[PartPlan, int | None, int | None]]:
-    """Yield (part, begin, end) for each part that has some of the wanted rows of a parameter. `parts`: the stored
-    tensors that, stacked by rows, are the parameter. `first`, `last` (exclusive): the wanted rows; None: all.
+    """Yield (part, begin, end) for each part that has some of the wanted rows of a parameter. If no row is wanted,
+    yield the last part with an empty range, which gives the caller the shape of the result.
 
-    `begin`, `end` (exclusive): the wanted rows of the part; both are None if these are all its rows. If no row is
-    wanted, yield the last part with an empty range, which gives the caller the shape of the result.
+    `parts`            the stored tensors that, stacked by rows, are the parameter
+    `first`, `last`    the wanted rows, `last` exclusive; None: all
+    begin, end         the wanted rows of the part, `end` exclusive; both None if these are all its rows
     """
     begin, found = 0, False
     parts = list(parts)

@@ -40,13 +40,13 @@ class ExportFormat:
     """Format of an export.
 
     file        name of the file
-    is_program  whether the file contains the computation, not only tensors
-    write       function that writes the file
-    read_back   function that loads the file, and returns the outputs for some rows, or the tensors
+    is_program  the file contains the computation, not only tensors
+    write       writes the file
+    read_back   loads the file; returns the outputs for some rows, or the tensors
     needs       required packages
-    extra       the extra of dtrain that installs these packages
-    merges      whether adapters are merged into the weights before writing
-    tensors     function that returns the tensors to write"""
+    extra       the extra of dtrain that installs them
+    merges      adapters are merged into the weights before writing
+    tensors     returns the tensors to write"""
 
     file: str
     is_program: bool

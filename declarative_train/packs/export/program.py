@@ -1,11 +1,8 @@
 """Program to export: one module that computes outputs from the values of a table's columns, in the unit of the target.
 
-There are two kinds of inputs:
-
-raw       numbers as in the table. The module fills missing ones, scales and normalises, with the run's statistics,
-          and converts outputs with a normalised target to the unit of its columns. The user converts words to class
-          numbers.
-prepared  fields as in the run's batches; outputs are not converted
+raw       inputs are numbers as in the table: the module fills missing ones, scales and normalises with the run's
+          statistics, and converts outputs to the unit of the target's columns. The user converts words to class numbers
+prepared  inputs are fields as in the run's batches; outputs are not converted
 """
 
 from __future__ import annotations

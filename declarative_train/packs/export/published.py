@@ -1,8 +1,9 @@
 """Export formats `huggingface`, `timm` and `torchvision`: write a trained block as the library stores its models.
 
-For huggingface and timm, the model is config.json and tensors in safetensors (large models in shards with an index);
-for torchvision, it is the file of a state dict. The folder also has the files of the tokenizer with which the run
-began, and a model card with the recipe. Adapters are merged into the weights.
+huggingface, timm  config.json, and tensors in safetensors (large models in shards with an index)
+torchvision        file of a state dict
+
+The folder also has the files of the run's tokenizer, and a model card with the recipe. Adapters are merged.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Cache of tokenized texts: one flat file of token numbers, written once and then memory-mapped. Text k is
 `tokens[starts[k] : starts[k + 1]]`.
 
-Each result has its own folder in the user's cache, named by a hash of the inputs. The texts are divided into parts of
-consecutive texts, which several processes encode. After an interruption, parts that are complete are used again. The
-folder gets its final name when all parts are complete.
+Each result has its own folder in the user's cache, named by a hash of the inputs. Several processes encode parts of the
+texts. After an interruption, complete parts are used again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Checks of the padding of token fields: layers that read it as text, and masks that are true for padding alone.
 
-The checks follow a token field through the model's graph, without computing shapes. A value is followed as long as it
-has one number or vector for each token, computed from that token and perhaps earlier ones. A node that also reads
-anything else, such as a mask, is not followed.
+A value is followed through the model's graph, without computing shapes, as long as it has one number or vector for each
+token, computed from it and perhaps earlier ones. A node that also reads anything else, such as a mask, is not followed.
 """
 
 from __future__ import annotations

@@ -64,10 +64,10 @@ def _column(name: str, field: str, sizes: np.ndarray, length: int, samples: int,
     then the values.
 
     name     name of the set
-    sizes    how many tokens each text has
-    length   how many tokens a sample has; longer texts are cut, or divided if texts are packed
-    samples  how many samples there are
-    fill     fraction of the positions in all samples that hold a token, not padding
+    sizes    tokens of each text
+    length   tokens of a sample; longer texts are cut, or divided if texts are packed
+    samples  number of samples
+    fill     fraction of the positions in all samples that hold a token
     """
     if not len(sizes):
         return (name, field, *("0" for _ in range(9)))

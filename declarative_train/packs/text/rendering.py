@@ -1,10 +1,8 @@
 """Rendering of chat templates with Jinja2, with limits on time and memory.
 
-The environment is that of transformers (`apply_chat_template`): the same settings, filters and functions, and the tag
-`{% generation %}`. Templates are downloaded with tokenizers and are not trusted: Jinja's sandbox hides Python's
-internals, every loop and call checks the time, and every operation that can enlarge a value checks its size.
-
-Import this module only when a text has a template, because importing Jinja takes time.
+The environment is that of transformers (`apply_chat_template`), with the tag `{% generation %}`. Templates are
+downloaded with tokenizers and are not trusted: Jinja's sandbox hides Python's internals, and loops, calls and values
+are limited. Import this module only for a template, because importing Jinja takes time.
 """
 
 from __future__ import annotations
@@ -254,12 +252,11 @@ class _CheckInserter(NodeTransformer):
 
 
 class _TurnInserter(NodeTransformer):
-    """Transformer of the syntax tree of a chat template. It adds statements that write marks (TURN) into the rendered
-    text, so that `_extract_turns` can find the message to which each passage belongs.
+    """Transformer of a template's syntax tree. It adds statements that write marks (TURN) into the rendered text, from
+    which `_extract_turns` finds the message to which a passage belongs.
 
-    A loop writes a mark at the beginning of each iteration, and one after the loop. A loop over `range(...)` also
-    writes a mark after each assignment to a variable, because the variable may hold the message. Text that a template
-    stores in a variable gets no marks, because the template may process it.
+    A loop writes a mark at the beginning of each iteration and after its end; over `range(...)` also after each
+    assignment to a variable, which may be the message. Text that a template stores in a variable gets no marks.
     """
 
     def __init__(self) -> None:

@@ -120,11 +120,10 @@ def _stages_per_rank(schedule: Schedule) -> int:
 
 def _microbatches(recipe: Recipe, num_ranks: int, size: int, fillings: Sequence[int]) -> list[int]:
     """Return the numbers of microbatches to try for a pipeline of `num_ranks` ranks; only one if the recipe sets
-    `microbatch_size`. `size`: number of data-parallel copies of the pipeline.
+    `microbatch_size`. `size`: data-parallel copies of the pipeline. `fillings`: microbatches per rank to try.
 
-    `fillings`: numbers of microbatches per rank. For each of them, try the smallest number of microbatches that gives
-    each rank at least so many, less than twice as many, and divides the batch. If there is none, try the largest
-    divisor of the batch up to `num_ranks`.
+    For each filling f, this is the smallest divisor n of the batch with f <= n / num_ranks < 2 f. If there is none, it
+    is the largest divisor up to `num_ranks`.
     """
     training = recipe.training
     known = (size, training.microbatch_size or 1, training.gradient_accumulation_steps or 1)

@@ -1,9 +1,8 @@
 """Kernels of a model: for each node, the operations that torch runs in its forward and backward, with their arithmetic
 and memory traffic.
 
-Each different layer or expression is run twice on tensors without memory, with two numbers of rows. Arithmetic and
-traffic are linear in the number of rows, so two runs determine them. Views start no kernel. Attention counts as one
-fused kernel, as on GPUs; causal attention computes half of the products."""
+Each different layer or expression is run on tensors without memory, with two numbers of rows, because arithmetic and
+traffic are linear in it. Views start no kernel. Attention is one fused kernel; causal attention computes half of it."""
 
 from __future__ import annotations
 
@@ -47,9 +46,8 @@ _NO_KERNEL = ("empty", "new_empty", "_unsafe_view", "lift_fresh")
 class Kernels:
     """Kernels of one forward or backward through a part of the model, as arrays with one entry for each kernel.
 
-    flops   floating-point operations, as pairs (constant part, part per row of the batch). For a kernel of kind MEMORY,
-            the random numbers that it draws
-    moved   bytes read and written, as pairs like `flops`
+    flops   (kernels, 2) operations: constant, and for each row of the batch; for MEMORY: random numbers that it draws
+    moved   (kernels, 2) bytes read and written: constant, and for each row
     kind    MEMORY, PRODUCT, ATTENTION, ...
     calls   how often the kernel starts (in a recurrent layer, once for each position)
     """

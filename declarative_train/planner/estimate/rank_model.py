@@ -19,13 +19,12 @@ _SUMMED = ("columns", "rows", "split", "gathered", "vocabulary", "hidden")  # ki
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Communication inside one graph node whose work several ranks divide. Each tuple has one number for each
-    collective: its elements per sample.
+    """Communication inside one graph node whose work several ranks divide: the elements per sample of each collective.
 
     forward, backward   all-reduces over the ranks of `tensor`
-    exchanges           rows sent between the ranks of `expert`, in the forward and again in the backward
-    keys, keys_back     keys and values, and their gradients, exchanged between the ranks of `context`
-    balance             all-reduces for balance losses over the ranks of `context`, in forward and again in backward
+    exchanges           rows between the ranks of `expert`, in the forward and again in the backward
+    keys, keys_back     keys and values, and their gradients, between the ranks of `context`
+    balance             all-reduces for balance losses over `context`, in forward and again in backward
     """
 
     forward: tuple[int, ...] = ()

@@ -1,9 +1,8 @@
 """Text of a plan's estimate, its memory, and the choice of `parallelism: auto`: figures first, then their assumptions.
 Also the table of one recipe on several numbers of GPUs.
 
-This table has two bounds for the step time: communication overlaps with computing as far as possible, or not at all.
-The real time is between them and can only be measured, because it depends on kernels that share processors and memory
-with the transfers."""
+The table has two bounds for the step time: communication overlaps with computing as far as possible, or not at all. The
+real time is between them, because transfers share processors and memory with kernels."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Expansion of a model: from the merged section `model` to a tree of nodes. Blocks are expanded, copies made, templates
-rendered and references resolved. Templates of the main graph can read `vars` and `env`, those of a block its `params`.
-Both can read `index` in a node with `repeat` (docs/decisions.md, Q4 and Q20).
+rendered and references resolved.
 
-A block that is used several times with the same parameters is expanded once; the paths of its nodes are set at the end.
+Templates of the main graph can read `vars` and `env`, those of a block its `params`, and those of a node with `repeat`
+also `index` (docs/decisions.md, Q4 and Q20).
 """
 
 from __future__ import annotations

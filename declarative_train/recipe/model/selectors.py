@@ -1,7 +1,9 @@
 """Selectors of `model.parameters`, which choose parameters by name, and the settings for these parameters.
 
-A selector without a dot matches a name at any depth and everything below it (as in .gitignore). A selector with a dot
-starts at the root. `*` stands for any characters inside one name, `{0..7}` for numbers, `{a,b}` for one of the words.
+`attn`         without a dot: this name at any depth, and everything below it (as in .gitignore)
+`gpt.attn`     with a dot: from the root
+`*`, `{0..7}`, `{a,b}`   in a name: any characters, one of the numbers, one of the words
+
 If several selectors match a parameter and set the same key, the last one counts.
 """
 

@@ -47,10 +47,11 @@ from declarative_train.recipe.model.tree import Wire
 class Surroundings(NamedTuple):
     """Names outside a graph to which its nodes can refer.
 
-    `inputs`: for the graph of the model, the fields of the data; for that of a block, the inputs of the block.
-    `open_inputs`: inputs of the block that are not connected where the block is used. `block`: name of the block; ""
-    for the model. `input_spans`: {input: span of its name}. `field_outputs`: {field: names of its outputs}, only for
-    fields with several outputs.
+    inputs         fields of the data, or the inputs of the block
+    open_inputs    inputs of the block that are not connected where it is used
+    block          name of the block; "" for the model
+    input_spans    {input: span of its name}
+    field_outputs  {field: names of its outputs} for fields with several
     """
 
     inputs: tuple[str, ...]

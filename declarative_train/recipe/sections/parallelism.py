@@ -185,12 +185,11 @@ class Axes(Section):
         return num_gpus if self.pipeline is None else self.multiply_sizes() // self._num_inner
 
     def mesh(self, num_gpus: int) -> Mesh | None:
-        """Return the mesh for a number of GPUs; None if the sizes of the axes do not fit this number.
-
-        The axes are in the order of increasing communication: pipeline, replicate, shard, expert, context, tensor.
+        """Return the mesh for a number of GPUs; None if the sizes of the axes do not fit. Its axes are in the order of
+        increasing communication: pipeline, replicate, shard, expert, context, tensor.
 
         An axis with one rank is left out if its size is `all` and the mesh has an axis other than `replicate` and
-        `shard`. `replicate` with one rank is also left out if there is an axis `shard`.
+        `shard`; `replicate` also if there is an axis `shard`.
         """
         if self.mode == "single":
             return ()

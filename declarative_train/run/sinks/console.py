@@ -1,11 +1,9 @@
 """Sink that prints events to the terminal: a summary of the run, a progress bar, a row per epoch, and how the run
 ended.
 
-Without a terminal the sink prints plain lines; with `quiet`, only warnings. The result of the run is printed later, by
-the command that started the run (`app/views/result.py`).
-
-The training loop itself draws the bar, without a second thread. Drawing does not wait for the device, because the
-numbers are already on the host."""
+Without a terminal it prints plain lines; with `quiet`, only warnings. The result of the run is printed later, by the
+command that started it (`app/views/result.py`). The training loop draws the bar, with numbers that are already on the
+host."""
 
 from __future__ import annotations
 

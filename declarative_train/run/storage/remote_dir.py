@@ -1,12 +1,10 @@
-"""Folders of runs at a URL: `logging.dir: s3://bucket/runs`. A run writes to a folder on this machine, and a separate
-process copies the folder to the URL, so that training never waits for the store.
+"""Folders of runs at a URL: `logging.dir: s3://bucket/runs`. A run writes to a folder on this machine; a process copies
+it to the URL, so that training never waits. A run that resumes on another machine first copies its folder back.
 
 <logging.dir>/<name>/<run>-<6 digits>/
     run.json  plan.json  events.jsonl  events.out.tfevents.*  failures/    copies of the local folder
     uploaded.json                                                          the time of the last copy
-    owner.json  checkpoints/                                               unless the recipe has a `checkpoint.dir`
-
-A run that resumes on another machine first copies its folder from the URL."""
+    owner.json  checkpoints/                                               unless the recipe has a `checkpoint.dir`"""
 
 from __future__ import annotations
 
@@ -47,10 +45,10 @@ def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) ->
 
 def fetch_run(remote: str, name: str, runs: Path, folder: Path | None = None) -> str | None:
     """Copy a run of the recipe `name` from a URL to this machine. Return a notice, or None if nothing was copied: no
-    such run is there, or the local event file is at least as large as the one at the URL.
+    such run is there, or the local event file is at least as large. Raises the exceptions of the store's client.
 
-    `remote`: URL in the recipe's `logging.dir`. `folder`: the run's folder on this machine; None: copy the newest run
-    of the recipe to a folder below `runs`. Raises the exceptions of the store's client.
+    `remote`: URL in the recipe's `logging.dir`. `folder`: the run's local folder; None: copy the newest run of the
+    recipe to a folder below `runs`.
     """
     fs, base = file_system(f"{remote.rstrip('/')}/{name}")
     fs.invalidate_cache()

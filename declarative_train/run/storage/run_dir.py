@@ -162,10 +162,9 @@ def _save_plan(plan: Plan, run_dir: Path) -> None:
 
 
 def _fetch(plan: Plan, folder: Path | None) -> str | None:
-    """Copy a run from the URL in `logging.dir` to this machine, so that it can be continued. Return a notice, or None
-    if nothing was copied: `logging.dir` is no URL, it has no such run, or the local event file is at least as large as
-    the one there. `folder`: the run's folder on this machine; None: copy the newest run of the recipe. Raises
-    RunFailure if the URL cannot be read."""
+    """Copy a run from the URL in `logging.dir` to this machine. Return a notice, or None if nothing was copied: it is
+    no URL, it has no such run, or the local event file is at least as large. `folder`: the run's local folder; None:
+    copy the newest run of the recipe. Raises RunFailure if the URL cannot be read."""
     remote = plan.logging.remote
     if remote is None:
         return None

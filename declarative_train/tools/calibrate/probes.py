@@ -1,9 +1,8 @@
 """Probes: training steps of tiny models. Their arithmetic takes almost no time, so their time is the overhead of the
 host.
 
-The planner predicts this overhead with constants, such as the time of one call. Each constant is chosen such that the
-predicted time of a probe (or the difference of two) equals the measured time. So a constant includes work that the
-planner does not count, such as views and hooks.
+Each constant of the planner, such as the time of one call, is chosen such that the predicted time of a probe (or the
+difference of two) equals the measured time. So it includes what the planner does not count, such as views and hooks.
 """
 
 from __future__ import annotations

@@ -28,10 +28,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Fits:
-    """Answer of `dtrain fits`. `target`: the recipe or model of the question. `plan`: its plan in the layout that was
-    planned first. `through`: what computes a published model (a block of dtrain, or a library). `changes`: possible
-    changes, the most useful first. `layouts`: layouts that fit, the fastest first. `budget`: the number of tokens (or
-    samples) to train on. `price`: cost of one GPU for an hour, None if not given."""
+    """Answer of `dtrain fits`.
+
+    plan     plan of `target` in the layout that was planned first
+    through  what computes a published model (a block of dtrain, or a library)
+    changes  possible changes, the most useful first
+    layouts  layouts that fit, the fastest first
+    budget   number of tokens (or samples) to train on
+    price    cost of one GPU for an hour; None if not given"""
 
     target: str
     plan: Plan

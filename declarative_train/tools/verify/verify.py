@@ -36,11 +36,11 @@ def verify(
     in_microbatches: bool = False,
 ) -> Verified:
     """Run one optimizer step of a plan twice, with its parallelism and in a single process, and compare the results.
-    Both runs begin with the initial values and use the rows of step `step`. Raises DtrainError if a process fails.
+    Both begin with the initial values and use the rows of step `step`. Raises DtrainError if a process fails.
 
-    `in_float64`: compute in float64 instead of the plan's precision. `device`: where to run; None: GPUs if there are
-    enough, else the CPU. `in_microbatches`: the single process computes one microbatch at a time, which needs less
-    memory."""
+    `in_float64`       compute in float64 instead of the plan's precision
+    `device`           where to run; None: GPUs if there are enough, else the CPU
+    `in_microbatches`  the single process computes one microbatch at a time, which needs less memory"""
     if not 1 <= step <= plan.training.num_steps:
         raise DtrainError(
             f"the run has the steps 1 to {plan.training.num_steps}; there is no step {step}", exit_code=WRONG_USE

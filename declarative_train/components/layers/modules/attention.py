@@ -72,9 +72,10 @@ class Heads:
 class SelfAttentionModule(nn.Module):
     """Module of the layer `self_attention`, from x (B, ..., T, D) to (B, ..., T, D).
 
-    `mask`: bool, (B, ..., T) or (B, ..., T, T), True where a position may be seen; None means everywhere. `segments`:
-    integers (B, ..., T); a position sees only positions with the same number. `positions`: integers (B, ..., T) for
-    the rotary angles; None means 0 to T - 1. `num_positions`: one more than the largest number in `positions`.
+    `mask`           bool (B, ..., T) or (B, ..., T, T), True where a position may be seen; None: everywhere
+    `segments`       integers (B, ..., T); a position sees only those with the same number
+    `positions`      integers (B, ..., T) for the rotary angles; None: 0 to T - 1
+    `num_positions`  one more than the largest number in `positions`
     """
 
     def __init__(self, width: int, heads: Heads, causal: bool, dtype: torch.dtype, num_positions: int = 0) -> None:
@@ -168,10 +169,10 @@ class SelfAttentionModule(nn.Module):
     def project(
         self, x: Tensor, start: int = 0, positions: Tensor | None = None, length: int | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries (B, H, T, K), keys (B, G, T, K) and values (B, G, T, K), computed from x (B, T, D). If the
-        layer has rotary positions, queries and keys are rotated by the angles of `positions` (B, T). If `positions` is
-        None, the positions are `start`, `start` + 1 and so on. `length`: a number above all positions, for which the
-        table of angles is computed. If it is None, the function finds it.
+        """Return queries (B, H, T, K), keys (B, G, T, K) and values (B, G, T, K), computed from x (B, T, D).
+
+        `positions`  (B, T) for the rotary angles; None: `start`, `start` + 1, ...
+        `length`     number above all positions, for the table of angles; None: it is found here
         """
         heads = self.heads
         if heads.fused:

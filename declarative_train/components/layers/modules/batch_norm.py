@@ -19,11 +19,10 @@ from declarative_train.components.layers.sample_groups import SampleGroups
 
 class BatchNormModule(nn.Module):
     """Batch normalisation of (B, C, ...): mean 0 and variance 1 per channel over each group of `over` samples, then
-    scale and shift.
+    scale and shift. `fold` updates the running statistics once per step (`sample_groups.py`).
 
-    Padding rows come last and belong to no group; they are normalised separately, so that their values stay finite.
-    `fold` updates the running statistics once per step (`sample_groups.py`). A group with only one value per channel,
-    such as a last group of one sample, has no variance, so the running statistics ignore it.
+    Padding rows come last and are normalised separately, so that their values stay finite. The running statistics
+    ignore a group with only one value per channel, which has no variance.
     """
 
     running_mean: Tensor
@@ -96,8 +95,7 @@ class BatchNormModule(nn.Module):
         """Return `x` (G * n, C, ...) with each of its G groups of n rows normalised by the group's mean and variance.
         `counts`: add the means and the unbiased variances of the groups to `pending`.
 
-        The groups are arranged as channels, (n, G * C, ...), so that one call of torch's kernel is enough. With
-        momentum 1, the running statistics that it returns are those of the current rows.
+        The groups are arranged as channels, (n, G * C, ...), so that one call of torch's kernel is enough.
         """
         C = self.num_features
         weight, bias = self._scale_and_shift()
@@ -169,10 +167,9 @@ class BatchNormModule(nn.Module):
 
 class _NormaliseAcross(torch.autograd.Function):
     """Autograd function that normalises rows by the mean and variance over all ranks of a process group. Inputs: x
-    (R, C, ...) on each rank (R may be 0), weight and bias (C,) or None, eps, and the process group. Outputs: the
-    normalised x of this rank, and three results for all ranks: the mean (C,), the biased variance (C,) and the
-    number of values per channel (1,). Forward and backward have one all-reduce each. The gradients of weight and
-    bias come from this rank's rows only."""
+    (R, C, ...) of this rank (R may be 0), weight and bias (C,) or None, eps, group. Outputs: normalised x, and over all
+    ranks mean (C,), biased variance (C,) and number of values per channel (1,). Gradients of weight and bias are those
+    of this rank's rows."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: Any) -> Any:

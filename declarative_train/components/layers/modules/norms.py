@@ -108,8 +108,8 @@ def unify_format(x: Tensor) -> Tensor:
     """Return `x`, made contiguous (torch's default memory format) if it has only one row. Then its gradient is
     contiguous too.
 
-    With one row, a tensor can have the strides of both formats. If `x` is in channels-last format and its gradient is
-    not, or the reverse, torch's CPU kernel of batch norm reads one of them in the wrong order (torch 2.13). Instance
-    norm has the same problem: torch computes it as batch norm over a single row.
+    With one row, torch's CPU kernel of batch norm (torch 2.13) reads `x` or its gradient in the wrong order if they
+    have different memory formats. Instance norm has the same problem: torch computes it as batch norm over a single
+    row.
     """
     return x.reshape(-1).view(x.shape) if x.shape[0] == 1 and x.dim() > 2 else x

@@ -46,11 +46,10 @@ class RingAttention:
         return found
 
     def blocks(self, owner: int, num_own: int) -> Iterator[tuple[slice, slice, int, int]]:
-        """Yield the pairs of blocks for which this rank computes attention: a block of its own queries, and a block of
-        the keys of rank `owner`. A pair is left out if the causal order or the window forbids all of it.
+        """Yield the pairs of blocks for which this rank computes attention: its own queries, and keys of rank `owner`.
+        Pairs that the causal order or the window forbids are left out. `num_own`: number of queries of this rank.
 
-        Each pair is a tuple (slice of the queries, slice of the keys, position of the first query, position of the
-        first key). `num_own`: number of queries of this rank.
+        A pair is (slice of the queries, slice of the keys, position of the first query, position of the first key).
         """
         c = num_own // 2
         step = min(c, MOST_QUERIES)
@@ -64,11 +63,9 @@ class RingAttention:
                         yield slice(at * c + start, at * c + start + size), slice(other * c, other * c + c), first, key
 
     def scores(self, q_BGRCK: Tensor, k_BGSK: Tensor, first: int, key: int) -> tuple[Tensor, Tensor | None]:
-        """Return the scores of a block of queries and a block of keys, and the derivative of `softcap` at each score. A
-        score is the product of a query and a key times `scale`, limited by `softcap`. The scores (B, G, R, C, S) are in
-        float32 at least, and -inf where a query may not see a key. The derivative is None without `softcap`. `first`,
-        `key`: position of the first query and of the first key.
-        """
+        """Return the scores (B, G, R, C, S) of a block of queries and a block of keys, and the derivative of `softcap`
+        at each score (None without `softcap`). A score is in float32 at least, and -inf where a query may not see a
+        key. `first`, `key`: position of the first query and of the first key."""
         products = q_BGRCK @ k_BGSK.unsqueeze(2).mT
         products = products.to(torch.promote_types(products.dtype, torch.float32)) * self.scale
         slope = None

@@ -126,11 +126,12 @@ def _apply_change(
     greatest: dict[str, tuple[float, float]],
     made: frozenset[str] = frozenset(_CHANGES),
 ) -> list[Any]:
-    """Draw a random change, apply it to the images of a sample, and return the changed images. `level`: strength of the
-    change, from 0 to `_LEVELS` - 1. `greatest`: {change: its amounts at the lowest and at the highest level}.
+    """Draw a random change, apply it to the images of a sample, and return the changed images.
 
-    `made`: the changes that may be applied; if another one is drawn, the images are returned unchanged. In this way a
-    mask keeps its colours, but draws the same random numbers as its image.
+    `level`     strength of the change, from 0 to `_LEVELS` - 1
+    `greatest`  {change: its amounts at the lowest and at the highest level}
+    `made`      changes that are applied; any other leaves the images unchanged. So a mask keeps its colours, but draws
+                the same random numbers as its image
     """
     name, amount = _change(drawn, level, greatest)
     return [_CHANGES[name](each, amount(each.height, each.width)) for each in values] if name in made else values

@@ -59,10 +59,10 @@ class PeftFolder:
         return [each for each in slices if f"{each.module}.{A}" in self.shapes]
 
     def adapter_of(self, slices: Sequence[Slice], kind: str, make: Callable[..., T], dropout: float) -> T | None:
-        """Return the adapter of one linear map of dtrain, or None if the folder has none for it. `slices`: the parts of
+        """Return the adapter of one linear map of dtrain, or None if the folder has none for it. `slices`: parts of
         this map that are separate linear maps in the model that PEFT adapted. `kind`: the adapter's type in the recipe,
-        `lora` or `dora`. `make`: function that creates the adapter from the folder's settings. Raises PublishedError if
-        the folder's adapters have another type, or if the parts differ in rank or alpha."""
+        `lora` or `dora`. `make`: creates the adapter from the folder's settings. Raises PublishedError if its type is
+        not `kind`, or if the slices differ in rank or alpha."""
         present = self.find_adapted(slices)
         if not present:
             return None
