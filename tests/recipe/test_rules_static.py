@@ -452,3 +452,25 @@ def test_an_older_torch_is_refused_what_it_cannot_run(
         assert words in each.message
         assert "needs torch 2.13 or newer" in each.message
         assert each.help == "pip install 'torch>=2.13'"
+
+
+ACROSS = """
+model:
+  blocks:
+    mixed:
+      inputs: [x]
+      graph: {seen: {type: self_attention, heads: 2, input: x}}
+      output: seen
+  graph:
+    image:  reshape(x, B, 1, 2, 2)
+    conv:   {type: conv2d, out_channels: 4, kernel_size: 3, padding: 1, input: image}
+    mixed:  {type: mixed, input: conv}
+    flat:   {type: flatten, input: mixed}
+    hidden: {input: flat}
+"""
+
+
+def test_a_feature_map_as_a_sequence_is_found_from_inside_a_block(wrong) -> None:
+    (found,) = wrong(ACROSS)
+    assert found.code == "G015"
+    assert "`conv` gives feature maps" in found.message
