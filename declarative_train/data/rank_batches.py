@@ -130,10 +130,7 @@ class TrainingBatches:
 
     def step(self, step: int) -> list[Batch]:
         """Return this rank's batches of optimizer step `step` (from 1), one batch per chunk. Raises DataError."""
-        return self._mix_pairs(self._read_step(step))
-
-    def _read_step(self, step: int) -> list[Batch]:
-        return self._make_step(step, self._gather)
+        return self._mix_pairs(self._make_step(step, self._gather))
 
     def _mix_pairs(self, batches: list[Batch]) -> list[Batch]:
         """Return the batches with pairs of samples mixed, if the recipe has such a transform (mixup, cutmix).
@@ -166,10 +163,10 @@ class TrainingBatches:
         if is_gpu(self._device) and not self._is_on_device:
             return copy_ahead(self._on_host, first_step, num_steps, self._device)
         if self._set.is_held and self._buckets is not None:
-            return (self._read_step(step) for step in range(first_step, first_step + num_steps))
+            return (self._make_step(step, self._gather) for step in range(first_step, first_step + num_steps))
         if self._set.is_held:
             return self._make_steps(first_step, num_steps, self._gather_steps, self._gather)
-        return ahead(self._read_step, first_step, num_steps)
+        return ahead(lambda step: self._make_step(step, self._gather), first_step, num_steps)
 
     def _gather(self, epoch: int | None, positions: np.ndarray) -> Taken:
         """Return (sample numbers, tensors) of the samples at `positions` of an epoch, without shuffle windows."""
@@ -187,35 +184,35 @@ class TrainingBatches:
     ) -> Iterator[list[Batch]]:
         from declarative_train.data.shuffle_reader import WorkerSlice, read_with_workers
 
-        per_rank = WorkerSlice(self._set.prepared, order, self._batch, self._dp_rank, first_step, num_steps)
+        rows = WorkerSlice(self._set.prepared, order, self._batch, self._dp_rank, first_step, num_steps)
         if self._spec.workers:
-            yield from from_host(read_with_workers(per_rank, self._spec.workers), first_step, num_steps, self._device)
+            yield from from_host(read_with_workers(rows, self._spec.workers), first_step, num_steps, self._device)
             return
-        windows = per_rank.open_reader()
+        reader = rows.open_reader()
         try:
             if is_gpu(self._device):
                 steps = range(first_step, first_step + num_steps)
-                made = (self._make_on_host(step, windows.gather) for step in steps)
+                made = (self._make_on_host(step, reader.gather) for step in steps)
                 yield from from_host(made, first_step, num_steps, self._device)
             elif self._set.prepared.lazy:
-                yield from ahead(lambda step: self._make_step(step, windows.gather), first_step, num_steps)
+                yield from ahead(lambda step: self._make_step(step, reader.gather), first_step, num_steps)
             else:
                 yield from self._make_steps(
                     first_step,
                     num_steps,
-                    lambda ranges: _join([self._gather_windows(windows, each) for each in ranges]),
-                    windows.gather,
+                    lambda ranges: _join([self._gather_windows(reader, each) for each in ranges]),
+                    reader.gather,
                 )
         finally:
-            windows.close()
+            reader.close()
 
-    def _gather_windows(self, windows: WindowReader | MixtureReader, steps: _StepRange) -> Taken:
+    def _gather_windows(self, reader: WindowReader | MixtureReader, steps: _StepRange) -> Taken:
         """Return the rows of this rank in `steps`, read from shuffle windows."""
         from declarative_train.data.shuffle_reader import WindowReader
 
-        if isinstance(windows, WindowReader):
-            return windows.gather_batches(steps.epoch, self._positions(replace(steps, count=1)), steps.count)
-        return windows.gather(steps.epoch, self._positions(steps))
+        if isinstance(reader, WindowReader):
+            return reader.gather_batches(steps.epoch, self._positions(replace(steps, count=1)), steps.count)
+        return reader.gather(steps.epoch, self._positions(steps))
 
     def _make_step(self, step: int, take: Take) -> list[Batch]:
         return [move_batch(batch, self._device) for batch in self._make_on_host(step, take)]
@@ -376,14 +373,14 @@ class EvaluationBatches:
 
         assert self._order is not None
         prepared = self._set.prepared
-        windows = WindowReader(prepared, self._order, ReadRange((0,), np.empty(0, np.int64), 0, 0, 0))
+        reader = WindowReader(prepared, self._order, ReadRange((0,), np.empty(0, np.int64), 0, 0, 0))
         try:
             most = max(1, _GROUP_BYTES // max(1, self._batch_size * self._set.sample_bytes))
             for start in range(0, len(self._chunks), most):
                 at_once = self._chunks[start : start + most]
-                yield from make_batches(at_once, lambda _, positions: windows.gather(0, positions))
+                yield from make_batches(at_once, lambda _, positions: reader.gather(0, positions))
         finally:
-            windows.close()
+            reader.close()
 
     def _read_and_keep(self, key: object) -> Iterator[Batch]:
         batches = []

@@ -110,7 +110,7 @@ class BlockShuffle:
         self.num_samples = int(starts[-1] - starts[0])
         self.num_streams = max(1, min(spec.streams, self.num_samples))
         self.num_blocks = len(starts) - 1
-        self.window = spec.window
+        self.window_blocks = spec.window
         self._batch_size = batch_size
         counts = -(-(self.num_samples - np.arange(self.num_streams)) // self.num_streams)
         self.stream_starts = np.concatenate([[0], np.cumsum(counts)])
@@ -221,13 +221,13 @@ class EpochBlocks:
     """Random order of the blocks in one epoch, and the windows into which it is divided. An *offset* is an index into
     the list of the samples of all blocks in this order. The memory of the object grows with the number of blocks.
 
-    `starts`, `stream_starts`: as in `BlockShuffle`. `window`: number of blocks in a window. `window_starts`
+    `starts`, `stream_starts`: as in `BlockShuffle`. `window_blocks`: number of blocks in a window. `window_starts`
     (windows + 1,): offset at which each window begins, then the number of samples. `stream_windows` (streams + 1,):
     index of the first window of each stream, then the number of windows.
     """
 
     def __init__(
-        self, seed: int | None, starts: np.ndarray, stream_starts: np.ndarray, window: int, epoch: int
+        self, seed: int | None, starts: np.ndarray, stream_starts: np.ndarray, window_blocks: int, epoch: int
     ) -> None:
         self._epoch = epoch
         self._key = None if seed is None else key_of("window", seed, epoch)
@@ -237,7 +237,9 @@ class EpochBlocks:
         self._firsts = starts[order]  # index in the set of the first sample of each block
         self._offsets = np.concatenate([[0], np.cumsum(np.diff(starts)[order])])  # of these samples
         ends = list(pairwise(stream_starts.tolist()))
-        cuts = [_window_starts(self._offsets, *each, window, stream, len(ends)) for stream, each in enumerate(ends)]
+        cuts = [
+            _window_starts(self._offsets, *each, window_blocks, stream, len(ends)) for stream, each in enumerate(ends)
+        ]
         self.window_starts = np.concatenate([*cuts, stream_starts[-1:]])
         self.stream_windows = np.concatenate([[0], np.cumsum([len(each) for each in cuts])])
 
@@ -276,12 +278,12 @@ class EpochBlocks:
 
 
 def _window_starts(
-    block_offsets: np.ndarray, start: int, stop: int, window: int, stream: int, num_streams: int
+    block_offsets: np.ndarray, start: int, stop: int, window_blocks: int, stream: int, num_streams: int
 ) -> np.ndarray:
     """Return the offset at which each window of one stream begins.
 
     The first window has one block, so that the first batch is ready early. The second has another number of blocks in
-    each stream, so that the streams do not all need a new window at the same time. The others have `window` blocks.
+    each stream, so that the streams do not all need a new window at the same time. Others have `window_blocks` blocks.
 
     `block_offsets`: offset at which each block begins. `start`, `stop`: offsets at which the stream begins and ends.
     `stream`: index of the stream, of `num_streams`.
@@ -289,8 +291,8 @@ def _window_starts(
     first = int(np.searchsorted(block_offsets, start, side="right"))
     # ends of the blocks of the stream, without the last block
     ends = block_offsets[first : int(np.searchsorted(block_offsets, stop, side="left"))]
-    second = 1 + stream * window // num_streams
-    taken = np.concatenate([[0], np.arange(second, max(len(ends), 1), window)])
+    second = 1 + stream * window_blocks // num_streams
+    taken = np.concatenate([[0], np.arange(second, max(len(ends), 1), window_blocks)])
     return np.concatenate([[start], ends[taken[taken < len(ends)]]]).astype(np.int64)
 
 

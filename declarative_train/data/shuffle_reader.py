@@ -88,7 +88,7 @@ class WindowReader:
         self._needed = needed
         self._prepared = prepared
         self._dtypes = {reader.name: dtype_of(reader.sample) for reader in prepared.readers}
-        per_window = order.window * order.num_samples / order.num_blocks
+        per_window = order.window_blocks * order.num_samples / order.num_blocks
         in_use = len(needed.streams) * per_window
         room = int(in_use * (1 + _AHEAD))
         rows_each = 1 if prepared.windows is None else prepared.windows.stride
@@ -137,9 +137,9 @@ class WindowReader:
             while done < size:
                 number = int(blocks.window_numbers(np.asarray(first + done)))
                 stop = min(size, int(blocks.window_starts[number + 1]) - first)
-                if (window := self._buffered_window(epoch, number)) is not None:
-                    inside = slice(first + done - window.window.start, first + stop - window.window.start)
-                    parts.append((window.samples[inside], window.first_rows[inside]))
+                if (loaded := self._buffered_window(epoch, number)) is not None:
+                    inside = slice(first + done - loaded.window.start, first + stop - loaded.window.start)
+                    parts.append((loaded.samples[inside], loaded.first_rows[inside]))
                 else:
                     ids, values = self._gather_separately(epoch, number, np.arange(first + done, first + stop))
                     batch, index = np.divmod(np.arange(done, stop), length)
@@ -158,10 +158,10 @@ class WindowReader:
         samples, rows = np.zeros((2, len(offsets)), np.int64)
         separate: list[_Separate] = []
         for number, mine in segments.group(windows):
-            if (window := self._buffered_window(epoch, number)) is not None:
-                inside = mine.source_rows(window.window.start)
-                mine.copy_to(samples, window.samples[inside])
-                mine.copy_to(rows, window.first_rows[inside])
+            if (loaded := self._buffered_window(epoch, number)) is not None:
+                inside = mine.source_rows(loaded.window.start)
+                mine.copy_to(samples, loaded.samples[inside])
+                mine.copy_to(rows, loaded.first_rows[inside])
             else:
                 ids, values = self._gather_separately(epoch, number, mine.list_sources())
                 mine.copy_to(samples, ids)
@@ -217,8 +217,8 @@ class WindowReader:
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return (indices in the set, {field: values}) of the samples at `offsets`, which are in the window `number`.
         Samples of a window that this rank does not need are read from the table: they are padding."""
-        if (window := self._find_window((epoch, number))) is not None:
-            return window.gather(offsets - window.window.start)
+        if (loaded := self._find_window((epoch, number))) is not None:
+            return loaded.gather(offsets - loaded.window.start)
         samples = self._order.epoch_blocks(epoch).sample_indices(offsets)
         with as_data_error(self._prepared):
             return samples, self._prepared.gather(samples, epoch=epoch)

@@ -87,7 +87,7 @@ def test_windows_hold_what_is_mixed_and_no_more_blocks_than_asked() -> None:
             places = window.start + np.arange(window.size)
             assert len(samples) == window.size > 0
             assert (samples[window.index_of(places)] == blocks.sample_indices(places)).all()
-            assert len(pieces) <= order.window + 1
+            assert len(pieces) <= order.window_blocks + 1
             total += window.size
         assert total == order.num_samples
 
