@@ -142,9 +142,9 @@ class Layer(Component, ABC):
         return str(data["type"])
 
     def find_text_ports(self) -> tuple[str, tuple[str, ...], str] | None:
-        """Return (model name, ports for token ids, port for the padding mask) of a text encoder, for warnings about a
-        missing mask; None for any other layer. A warning suggests the last of the ports for token ids. Call it only if
-        `check` found no error."""
+        """Return (model name, its inputs for token ids, its input for the padding mask) for a text encoder; None for
+        any other layer. Warnings about a missing mask use them; they suggest the last input for token ids. Call it only
+        if `check` found no error."""
         return None
 
     def check(self, inputs: Mapping[str, TensorSpec]) -> ShapeError | None:
@@ -317,8 +317,8 @@ class MetricModule(ABC):
 
 
 class MetricInputs(NamedTuple):
-    """Specs of the tensors that a metric reads. `class_dim`, `ignore_index`: keys of the loss for which the metric is
-    computed; the defaults without a loss."""
+    """Specs of the tensors that a metric reads. `class_dim`, `ignore_index`: values of these keys in the loss to which
+    the metric belongs; their defaults if it belongs to none."""
 
     input: TensorSpec
     target: TensorSpec | None = None
@@ -412,10 +412,10 @@ class LrSchedule(Component, ABC):
 
 
 class Init(Component, ABC):
-    """Init: the rule for the start values of a parameter. Most inits write them with `fill`.
+    """Init: the rule for the start values of a parameter, which `fill` writes.
 
-    `of_layer`: the layer's own code computes the values. `fill` is not called; `whole` returns them, or for a plugin's
-    layer they are read from the constructed layer."""
+    `of_layer`: the layer's own code computes the start values, and `fill` is not called. `whole` returns the values;
+    for a plugin's layer they are read from the constructed layer."""
 
     of_layer: ClassVar[bool] = False
 

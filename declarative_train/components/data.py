@@ -27,9 +27,9 @@ LISTS = "lists"
 
 
 class Column(NamedTuple):
-    """Column of a table. `shape`: of the value in one row, () for a number or text. `num_values`: n if every value is
-    an integer in 0..n-1 (token ids), guaranteed by the source; else None. `dtype`: numpy's name of a number, `bool`,
-    `datetime64[ns]`, or
+    """Column of a table. `shape`: shape of the value in one row, () for a number or text. `num_values`: n if the source
+    guarantees that every value is an integer in 0..n-1 (token ids); else None. `dtype`: numpy's name for a type of
+    numbers, `bool`, `datetime64[ns]`, or
 
       object     text (str, None where missing)
       bytes      whole files (bytes, or Pillow images; None where missing)
@@ -378,8 +378,8 @@ class Field(Component, ABC):
     def convert(
         self, values: "Sequence[np.ndarray]", columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> "np.ndarray":
-        """Return the field's values (N, *row shape) in the dtype of `row_spec`, but float32 for bfloat16, which numpy
-        lacks. `values`: the N values of each column. `statistics`: statistics of the training rows. Raises
+        """Return the field's values (N, *row shape) in the dtype of `row_spec`; in float32 if it is bfloat16, which
+        numpy lacks. `values`: the N values of each column. `statistics`: statistics of the training rows. Raises
         BadValueError."""
 
     def convert_into(

@@ -71,7 +71,7 @@ class LayerCut:
     kind        how the layer is divided
     parameters  division of each divided parameter, by name; every rank has a copy of all others
     summed      undivided parameters that a rank uses for some features only, so gradients are summed over ranks
-    whole       for division by positions: inputs and outputs without a dimension of positions, equal on all ranks
+    whole       names of inputs and outputs that are equal on all ranks, if positions are divided (kind "positions")
     parts       for a model of a library (kind "inside"): division of each submodule with parameters, by path
     """
 
@@ -112,11 +112,11 @@ class RankCut:
         return tuple(length * self.size if dim == self.cut.dim else length for dim, length in enumerate(local))
 
     def blocks(self, local: Sequence[int], rows: range | None = None) -> Iterator[Block]:
-        """Yield where the elements of this rank's part are in the whole parameter: one Block for each piece of the
-        divided dimension, such as q, k and v of a fused `qkv`. `local`: shape of this rank's part.
+        """Yield a Block for each range of rows or columns of the whole parameter that this rank has, such as its q, k
+        and v of a fused `qkv`. `local`: shape of this rank's part of the parameter.
 
-        `rows`: yield only the elements in these rows of the part, and count `Block.local` from the first of them; None:
-        all rows. `fully_shard`, which divides the part by rows, needs this."""
+        `rows`: only these rows of the part, from the first of which `Block.local` is counted; None: all rows.
+        `fully_shard`, which divides the part by rows, needs this."""
         rows = range(local[0]) if rows is None else rows
         dim, held, before = self.cut.dim, 0, 0  # elements along `dim` in the local and in the whole tensor
         for piece in self.cut.pieces:

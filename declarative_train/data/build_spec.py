@@ -263,8 +263,8 @@ def _report_unread(
 ) -> None:
     """Report each field that ignores data which it should probably read: keys of chat messages, or a whole column.
 
-    `main`: table of the main source, as it was opened. `readers`: {field: its reader}. `tables`: {source: its table
-    after packs have replaced or added columns, such as tokens}."""
+    `main`: the table of `data.source`, as it was opened. `readers`: {field: its reader}. `tables`: for `data.source`
+    (key None) and each set's own source, the table with the columns that packs add, such as tokens."""
     for table in tables.values():
         for name, message, hint in table.unread():
             draft.report(unread_messages(draft.span(f"data.fields.{name}.column"), name, message, hint))

@@ -176,8 +176,8 @@ class RowShare(SetRows):
         return int(self.counts[-1])
 
     def before(self, rows: np.ndarray) -> np.ndarray:
-        """Return, for each of the row numbers `rows`, how many rows of the set have a smaller number. A row number must
-        be the start of a block, or the end of the last block."""
+        """Return, for each of the row numbers `rows`, how many rows of the set have a smaller number. `rows` may
+        contain only starts of blocks, and the end of the last block."""
         found: np.ndarray = self.counts[np.searchsorted(self.starts, np.minimum(rows, self.starts[-1]))]
         return found
 
@@ -270,8 +270,8 @@ def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tupl
 
 
 def make_windows(rows: SetRows, window: WindowSpec, order: RowOrder) -> tuple[SetRows, RowWindows]:
-    """Return (rows, windows): the rows of a set in the order that its windows need, and the windows. A window never
-    contains rows of two groups, or rows on both sides of a row of another set."""
+    """Return (rows, windows): the rows of a set in the order from which windows are cut, and the windows. The rows of a
+    window belong to the same group of `order`, and no row of another set is between them."""
     if order.order is None or order.sizes is None:
         if isinstance(rows, RowChain):
             return _chain_windows(rows, window, order)

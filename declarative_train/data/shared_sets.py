@@ -261,8 +261,8 @@ def _align(offset: int) -> int:
 
 
 class _ClosedTable(Table):
-    """Table of a set in memory, in a process that has not opened the files. Its rows cannot be read; it knows their
-    number, the names of the files, and the blocks."""
+    """Table of a set in memory, in a process that has not opened the files. It has the number of rows, the names of the
+    files, and the blocks, but cannot read rows."""
 
     def __init__(self, table: Table) -> None:
         self.columns, self.num_rows, self.files = {}, table.num_rows, table.files

@@ -93,10 +93,11 @@ def skip_bad_rows(skips: bool) -> Iterator[None]:
 class OpenFiles(Generic[T]):
     """Cache of open files: the results of `open_one` by path. The most recently used ones stay open. Thread-safe.
 
-    A local file must keep its size and modification time; otherwise rows of two tables would be mixed.
+    If the size or modification time of a local file changes, `get` raises SourceError, because rows of the old and of
+    the new file would be mixed.
 
-    `own_after_fork`  a forked process opens the files again; it would share the position in a file with its parent
-    `own_by_thread`   each thread opens the files again, for readers that are not thread-safe
+    `own_after_fork`  a forked process opens the files again, because it would share file positions with its parent
+    `own_by_thread`   each thread opens the files again, because `open_one` returns readers that are not thread-safe
     """
 
     def __init__(

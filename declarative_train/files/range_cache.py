@@ -233,8 +233,8 @@ def _at(slot: int) -> int:
 
 
 def _head(handle: int) -> list[int]:
-    """Return the head of an open segment file of the cache. It has two numbers for each grain (piece of 64 KiB): its
-    slot in the file, counted from 1 (0: missing), and its checksum. `handle`: descriptor of the file."""
+    """Return two numbers for each grain (64 KiB of a remote file) of an open segment file of the cache: its position in
+    the segment file, counted from 1 (0: missing), and its checksum. `handle`: descriptor of the segment file."""
     found = os.pread(handle, _HEAD.size, 0)
     return list(_HEAD.unpack(found) if len(found) == _HEAD.size else [0] * (2 * _OF_SEGMENT))
 

@@ -103,7 +103,8 @@ def _is_temporary(error: BaseException) -> bool:
 
 
 def is_of_network(error: BaseException | None) -> bool:
-    """Return whether an exception was raised by the network or by a file system. Return False for None."""
+    """Return whether an exception is one that the network or a file system raises: an OSError, a timeout or an error of
+    aiohttp. Return False for None."""
     cause = None if error is None else _cause_of(error)
     return isinstance(cause, OSError | TimeoutError) or type(cause).__module__.startswith("aiohttp")
 

@@ -46,8 +46,8 @@ class HeadNode(Node):
 
 
 class ChunkedTerm(Protocol):
-    """Interface of a loss in a plan, with or without `chunks`. `component`: type and settings of the loss. `input`,
-    `target`, `mask`: names of the tensors that the loss reads."""
+    """Interface of a loss in a plan. `component`: type and settings of the loss. `input`, `target`, `mask`: names of
+    the tensors that the loss reads."""
 
     @property
     def component(self) -> dict[str, object]: ...

@@ -190,7 +190,8 @@ class Inference:
             self.diagnostics.append(diagnostic)
 
     def _find_related(self, specs: Specs, made_by: Mapping[str, WireOrigin]) -> tuple[Related, ...]:
-        """Return notes for a message: for each input, the node or field that computes it, with its shape."""
+        """Return notes for an error message about the inputs of a node: for each input, the node or field that computes
+        it, and its shape."""
         return tuple(
             Related(made_by[port].span, f"`{made_by[port].name}` gives {spec.describe(self._precision)}")
             for port, spec in specs.items()

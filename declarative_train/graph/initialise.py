@@ -183,8 +183,8 @@ def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple
 def find_layer_init(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
     """Return the init that a layer defines for its parameter `name`. It is used if the recipe sets none.
 
-    Some layers, such as those of plugins, set initial values in their own code. For them, return an init that copies
-    the value of `name` from this code. It can also fill another parameter that is tied to `name`."""
+    If the layer sets initial values in its own code, as layers of plugins do, the init copies the value of `name` from
+    this code. It can also fill another parameter that is tied to `name`."""
     rule = _find_init(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
     return AsTheCodeDoes(parameter=name) if rule.of_layer else rule
 

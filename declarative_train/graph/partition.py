@@ -67,8 +67,8 @@ def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Ed
 class Stage:
     """Graph of one pipeline stage.
 
-    graph      its inputs are `wires_in`, then `batch`; its outputs are `wires_out`, or in the last stage the model's
-    wires_in   values from the previous stage, which have the same names there
+    graph      inputs: `wires_in`, then `batch`; outputs: `wires_out`, or in the last stage those of the model
+    wires_in   values from the previous stage, with the names that they have in its `wires_out`
     batch      entries of the batch that the stage reads
     wires_out  values for the next stage; () in the last stage
     borrowed   nodes of other stages that this stage calls too, with the specs of their inputs by port

@@ -72,7 +72,8 @@ class EvaluationResult:
 
     @property
     def own_value(self) -> float | None:
-        """Value of the trained model for the metric that compares it with simple models; None if it is not compared."""
+        """Value that the trained model has for the metric in `comparison`, which compares it with simple models; None
+        without a comparison."""
         if self.comparison is None:
             return None
         values = self.reports[0].metrics | {name.partition("/")[2]: value for name, value in self.values.items()}

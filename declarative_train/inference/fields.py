@@ -195,9 +195,9 @@ class _FieldConverter:
         return Column(name, dtype, values.shape[1:], self._num_guaranteed(at))
 
     def _num_guaranteed(self, at: int) -> int | None:
-        """Return n if the source of the run guaranteed values from 0 to n-1 for a column, and the field relies on this.
-        Return None otherwise, for example if the field has a vocabulary or a key `num_classes`. `at`: index of the
-        column among those of the field."""
+        """Return n if the source of the run guaranteed that the column has only integers from 0 to n-1, and the field
+        needs this. Return None otherwise, for example if the field has a vocabulary or the key `num_classes`. `at`:
+        index of the column among those of the field."""
         component, intervals = self.spec.component, self.spec.tensor.intervals
         if self._vocabularies[at] is not None or component.get("num_classes") is not None or not intervals:
             return None

@@ -147,8 +147,9 @@ def uses_channels_last(plan: Plan, device: str) -> bool:
 
 
 def describe_layout(plan: Plan) -> str | None:
-    """Return as text whether convolutions use the memory format channels_last, and why. There is one answer for each
-    device that the run may get, if the answers differ. Return None for a model without convolutions over images."""
+    """Return as text whether convolutions use the memory format channels_last, and why. If the answers for the CPU and
+    for GPUs differ and the run may use either, the text has both. Return None for a model without convolutions over
+    images."""
     images, layout = image_layout(plan), plan.layout
     if not images.has_convolutions:
         return None

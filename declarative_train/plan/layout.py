@@ -82,9 +82,9 @@ class PipelinePlan:
 class ShardingPlan:
     """Groups of nodes whose parameters fsdp gathers together. Each unit (a block) is a group.
 
-    first            nodes before all units: one group
-    last             nodes after all units: one group, which is not freed after the forward
-    shared           nodes of the root group (all other parameters, never freed) that are used in several places
+    first            nodes before the first unit: one more group
+    last             nodes after the last unit: one more group, which is not freed after the forward
+    shared           nodes whose parameters several nodes use; they are in no group, and are never freed
     reshard          whether gathered parameters are freed between forward and backward; n: one of n shards is kept
     keeps_gradients  whole gradients are added up over microbatches and reduced once per step, not after each one
     """
@@ -155,11 +155,11 @@ class LayoutPlan:
         return any(each.name == axis for each in self.mesh)
 
     def shape_on_rank(self, shape: tuple[int, ...], longest: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Return the shape that a tensor of one sample has on each rank. `shape`: its undivided shape. `longest`: its
+        """Return the shape on each rank of a tensor of one sample. `shape`: its undivided shape. `longest`: its
         undivided shape in the longest length bucket; None without buckets.
 
-        Only the axis `context` changes the shape. It divides the first dimension if this dimension (of `longest`, if
-        given) has the length of a whole sequence (`ContextPlan.length`).
+        The axis `context` divides the first dimension if it is the sequence: its length (in `longest`, if given) is
+        `ContextPlan.length`. Other axes do not change the shape.
         """
         if self.context is None or (shape if longest is None else longest)[:1] != (self.context.length,):
             return shape

@@ -22,12 +22,12 @@ def sharding_of(
     reshard: bool | int | None,
     in_pipeline: bool,
 ) -> ShardingPlan | None:
-    """Return the groups of parameters that fsdp gathers together; None if `reshard` is None: the mode does not shard.
+    """Return the groups of parameters that fsdp gathers together; None if the mode does not shard (`reshard` is None).
     `opened`: the model's graph after `open_blocks`, in which each unit is one node.
 
-    Each unit is a group. Without a pipeline, the nodes before the first unit (an embedding) and those after the last
-    unit (norm, head) are two more. Parameters between units, and those that are tied or used several times, are in no
-    group and stay gathered.
+    Each unit is a group. Without a pipeline, there is one more group for the nodes before the first unit (an
+    embedding), and one for those after the last unit (norm, head). Parameters between units, and those that are tied or
+    used several times, are in no group and stay gathered.
     """
     if reshard is None:
         return None

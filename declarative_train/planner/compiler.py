@@ -279,10 +279,11 @@ def _with_num_traced(plan: Plan | None, num_traced: int) -> Plan | None:
 
 
 class ScaleCache:
-    """Cache of `MemoryScale`, the factors that turn counted elements of a model into bytes, for each pair of precision
-    and recomputation policy. The factors are measured in a trace; without a tracer there are none.
+    """Cache of `MemoryScale` (factors from counted elements of a model to bytes), by precision and recomputation
+    policy. Without a tracer there are none.
 
-    The trace uses fsdp on all GPUs. If the model or the batch does not allow it, the trace uses one device.
+    The factors are measured in a trace of the recipe in mode fsdp on all GPUs. If the model or the batch does not allow
+    this mode, the trace uses one device.
     """
 
     def __init__(self, site: CompileContext) -> None:

@@ -134,9 +134,9 @@ class Agent:
         return self._order
 
     def begin(self) -> None:
-        """Prepare to register with the coordinator, which may have been restarted and then knows no agent. Give this
-        agent a new name, and remove from its status the number and the result of the last round (start of all
-        ranks)."""
+        """Prepare to register with a coordinator that does not know this agent, as after a restart of the coordinator.
+        The agent gets a new name. The number and the result of the last start of all ranks are removed from its
+        status."""
         self.status = replace(self.status, agent=f"{self.status.node}-{secrets.token_hex(4)}", round=0, result=None)
         self._order, self._looked_s = Order("wait"), 0.0
 

@@ -51,7 +51,7 @@ _ALIVE: list[object] = []  # engines are never freed: tearing a process group do
 @dataclass(slots=True)
 class FailureContext:
     """Facts about a rank for messages about failures. `has_stepped`: this session has completed a step. `count`: number
-    of batches so far, also those of evaluations."""
+    of batches that the rank has computed, also those of evaluations."""
 
     rank: int
     stage: int | None = None
@@ -151,9 +151,8 @@ def _train(
 
 
 def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_step: int) -> Iterator[Sequence[Batch]]:
-    """Yield the batches of each step. Keep the number of the current step in `context.step`, for messages about
-    failures; while the batches of a step are loaded, it is the number of this step. `first_step`: number of the first
-    step."""
+    """Yield the batches of each step. For messages about failures, keep the number of the step that is loaded or
+    computed in `context.step`. `first_step`: number of the first step."""
     context.step = first_step
     for step, batches in enumerate(steps, first_step):
         yield batches

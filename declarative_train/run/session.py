@@ -89,7 +89,7 @@ class Session:
         return self._plans[num_nodes]
 
     def make_job(self, nodes: Sequence[NodeStatus]) -> RankJob:
-        """Return the job of the next round (a start of all ranks) on these nodes. Raises RunFailure or OSError."""
+        """Return the job for the next start of all ranks on these nodes. Raises RunFailure or OSError."""
         plan = self._plan_for(len(nodes))
         assert plan is not None
         poorest = min(nodes, key=lambda node: node.num_gpus)

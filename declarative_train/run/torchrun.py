@@ -195,8 +195,8 @@ def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], sto
 
 
 class _Broadcaster:
-    """Sender of messages from rank 0 to all other ranks. `damage` makes all ranks check a checkpoint together, and may
-    be called several times. `send` sends the job to all ranks; call it once, at the end."""
+    """Sender of messages from rank 0 to all other ranks. `damage` asks all ranks to check a checkpoint together, and
+    may be called several times. `send` sends the job to all ranks; it is called once, at the end."""
 
     def __init__(self, store: Store, world: int) -> None:
         self.store = store

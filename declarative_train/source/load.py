@@ -52,7 +52,7 @@ def load(
 
 
 class _FileTree(NamedTuple):
-    """Tree of one file (`own`), and the merged tree of the files that it extends (`base`)."""
+    """Content of one file (`own`), and the merged content of the files that it extends (`base`)."""
 
     own: Mapping | None
     base: Mapping | None

@@ -68,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explicit_text(path: str, recipe: Recipe) -> str:
-    """Return the recipe with all defaults written out. If lint has warnings about this text, such as a default that has
-    no effect, a comment at its top makes lint ignore them. Comments at its end show the expressions in shipped blocks
-    (`formula_lines`)."""
+    """Return the recipe with all defaults written out. If lint would warn about this text, for example about a default
+    that has no effect, a comment at the top switches these warnings off. Comments at the end list the expressions in
+    the shipped blocks that the recipe uses."""
     from declarative_train.recipe.explicit import make_explicit  # only needed here
 
     head = f"# {path} with all defaults of dtrain {own_version()} written out.\n"

@@ -29,8 +29,8 @@ def emit(
     """Add the calls of an expression to the fx graph `graph`, and return the fx node of the result. `names`: a dict
     from each name in `expression.names` to its fx node.
 
-    `draw(name, number)`: returns the function to call instead of the random function `name`, which is random call
-    `number` of the expression, counted from 0. If `draw` is None, random functions are called as they are.
+    `draw(name, number)`: returns the function that replaces the random function `name`. `number`: position of the call
+    among the random calls of the expression, from 0. If `draw` is None, random functions are called as they are.
     """
     num_drawn = itertools.count()
 

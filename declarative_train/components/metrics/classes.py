@@ -145,9 +145,8 @@ class Counted(Metric, ABC):
 class PrecisionMetric(Counted):
     """Precision: of the items that are predicted as a class, the share that belongs to the class.
 
-    If input and target are both (B, K): the precision of each of K labels. If they have another equal shape: that
-    of the positives. If the input also has a class dimension: that of each class. Results of several labels or
-    classes are joined by `average`."""
+    For the task `binary` it is the precision of the positives. For `multilabel` and `multiclass`, the precisions of the
+    labels or classes are joined by `average`."""
 
     type: Literal["precision"] = "precision"
 

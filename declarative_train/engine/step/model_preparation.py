@@ -35,7 +35,7 @@ class BuiltModel:
     `roots`    modules to call: the model itself, or the stages of a pipeline
     `modules`  modules to switch between training and evaluation; in mode `dp`, every replica
     `stages`   stages of a pipeline on this rank, by index; empty without a pipeline
-    `whole`    structure of the whole model; in a pipeline it has no values
+    `whole`    the model before it is divided into stages; in a pipeline its tensors have no values
     """
 
     def __init__(self, model: nn.Module, stages: dict[int, nn.Module] | None = None, whole: nn.Module | None = None):

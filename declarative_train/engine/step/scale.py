@@ -92,8 +92,8 @@ class LossScale:
         self._good_steps = torch.where(grows, 0.0, good)
 
     def state(self) -> dict[str, float]:
-        """Return the factor and the number of finite steps in a row, for a checkpoint. The host waits for the
-        device."""
+        """Return the loss scale, and the number of steps since it last changed, for a checkpoint. The host waits for
+        the device."""
         return {"factor": self.factor.item(), "good_steps": self._good_steps.item()}
 
     def load(self, state: dict[str, float]) -> None:

@@ -150,9 +150,8 @@ def round_to_storage(source: Tensors, storages: Mapping[str, StorageName]) -> Te
 
 
 def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, last: int | None) -> torch.Tensor:
-    """Return rows `first` to `last` (exclusive; None: all rows) of a parameter that is made of several tensors stacked
-    by rows. `parts`: the tensors of the file, or parts of them. `source`: reader of the file; if possible, other rows
-    are not read."""
+    """Return rows `first` to `last` (exclusive; both None: all rows) of a parameter that consists of several tensors of
+    a file, stacked by rows. `parts`: these tensors. `source`: reader of the file."""
     found = []
     for part, a, b in _find_rows_of_parts(parts, source.shapes, first, last):
         if part.ones < 0:  # the file's tensor becomes a single row

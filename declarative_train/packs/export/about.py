@@ -90,8 +90,8 @@ def _picture(entry: ProgramInput, trained: Trained) -> dict[str, Any]:
 
 
 def _classes(statistics: Mapping[str, Any], component: Mapping[str, object]) -> dict[str, Any]:
-    """Return what a user of the exported model must know to read the values of a field; {} unless it is a date or
-    category field. `statistics`: the field's statistics. `component`: the field's type and keys."""
+    """Return what a user of the exported model must know to read the values of a date or category field, such as its
+    vocabulary; {} for other fields. `statistics`: the field's statistics. `component`: the field's type and keys."""
     if component.get("type") == "date":
         return {
             "date": {key: value for key, value in component.items() if key not in ("type", "column", "columns")}

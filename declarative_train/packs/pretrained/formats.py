@@ -100,10 +100,9 @@ class PublishedWeights:
 
 
 def _find_frozen_tables(recipe: Recipe, plan: WeightsPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
-    """Return the names of frozen parameters that the user must not freeze, because the recipe adds tokens: tables with
-    one row for each token, such as embeddings. The row of an added token must be trained, even if the published table
-    has one, because the published model never used it. Return [] if no tokens are added, or if all parameters of the
-    node are frozen."""
+    """Return the names of frozen parameters that must be trained because the recipe adds tokens: tables with one row
+    for each token, such as embeddings. The published model never used the rows of the added tokens, so their values
+    have no meaning. Return [] if no tokens are added, or if all parameters of the node are frozen."""
     assert plan.tensors is not None
     fields = recipe.data.fields.values()
     if not plan.tensors.grown and not any(getattr(field, "adds_tokens", False) for field in fields):
@@ -234,8 +233,8 @@ def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | 
 
 
 def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
-    """Return a copy of the map `tensors` for a model that was saved without its output layer (head): its names lack the
-    prefix `tensors.prefix`."""
+    """Return a copy of the map without the prefix `tensors.prefix` in its tensor names, for the files of a model that
+    was saved without its output layer (head)."""
     cut = {
         name: [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
         for name, parts in tensors.entries.items()

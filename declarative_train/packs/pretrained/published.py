@@ -384,8 +384,8 @@ def _list_implied(kind: ModelKind, params: Mapping[str, object]) -> set[str]:
 
 
 def _describes(family: Family, config: Mapping[str, Any], params: Mapping[str, object]) -> bool:
-    """Return whether a config describes a block with these `params`. A param that the config does not mention has the
-    block's default. Return False if the block cannot load the config."""
+    """Return whether the block that a config describes has the settings `params`. A setting that the config does not
+    mention has its default. Return False if the config does not describe a block of `family`."""
     try:
         found = params_of(family, config)
     except PublishedError:

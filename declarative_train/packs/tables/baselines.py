@@ -119,8 +119,8 @@ def _choose_metric(plan: Plan, one: Meaning) -> str:
 
 
 def _read(plan: Plan, one: Meaning, batches: Batches, most: int | None = None) -> _Rows:
-    """Return the rows of the batches. If there are more than `most` rows, return only `most` of them, evenly spaced.
-    `one`: describes the model's output, and names its target."""
+    """Return the inputs and the targets of the rows in the batches. If there are more than `most` rows, return `most`
+    of them, evenly spaced. `one`: an output of the model, with the name of its target."""
     fields = {field.name: field for field in plan.data.fields}
     parts: list[tuple[list[np.ndarray], list[np.ndarray], np.ndarray]] = []
     for batch in batches():

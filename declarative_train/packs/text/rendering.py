@@ -205,9 +205,9 @@ class _Environment(BoundedEnvironment):
         self.clock.look()
 
     def mark_turn(self, loop: int, item: Any = None) -> str:
-        """Return a mark that a template writes into its text; it shows which message the text after it belongs to. With
-        a message as `item`: loop number `loop` begins an iteration for this message. Without `item`: the loop ends. For
-        any other `item`, return ""."""
+        """Return the mark that a chat template writes before each message in a loop over messages, and after the loop.
+        It shows which message the following text belongs to. `loop`: number of the loop. `item`: the message; None
+        after the loop. If `item` is not a message, return ""."""
         number = "" if item is None else getattr(item, "number", None)
         return "" if number is None else f"{TURN}{loop}:{number}{TURN}"
 

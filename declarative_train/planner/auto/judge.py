@@ -137,8 +137,8 @@ class Judge:
         """Return the verdict on a candidate whose ranks divide layers, experts or positions. Return None if the recipe
         has an error in this mode, or if the model has nothing to divide in this way.
 
-        `is_exact`: trace the kernels of the divided layers. Otherwise they are computed from those of the whole layers,
-        and the step time is only a lower bound if the axis `tensor` divides layers.
+        `is_exact`: trace the kernels of the divided layers. By default, their times are computed from the kernels of
+        the undivided layers. With the axis `tensor`, the step time is then only a lower bound.
         """
         recipe = self.recipe._replace(parallelism=candidate.parallelism)
         if any(each.is_error for each in findings(recipe)):

@@ -141,8 +141,8 @@ def _with_experts(
     placement: Placement,
     machine: Machine,
 ) -> list[Transfer]:
-    """Return the transfers that `kind`, such as `gathers`, computes for all parameters of a model. It is called
-    separately for the parameters of experts, because fewer devices have the same experts."""
+    """Return the transfers that `kind`, such as `gathers`, computes for all parameters of a model. `kind` is called
+    once for the experts and once for all other parameters, because fewer devices have the same experts."""
     own = placement.of_experts(model.num_expert_ranks)
     return [
         *kind(part, model.without_experts(), placement, machine),

@@ -165,8 +165,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stored.kind = GATHERED
 
     def _claim_buffers(self, tensors: Any) -> None:
-        """Set `kind` to GATHERED for the tensors that a collective reads or writes, except for those whose kind `claim`
-        has set."""
+        """Set `kind` to GATHERED for the storages of the tensors that a collective reads or writes. A kind that `claim`
+        has set is not changed."""
         for item in tensors_in(tensors):
             stored = self.add(item)
             if stored is not None and not stored.is_claimed:

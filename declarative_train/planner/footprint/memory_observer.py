@@ -37,8 +37,9 @@ def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch],
 
 
 class MemoryObserver:
-    """Observer of a training step that sets the class of new storages in `live`, by the part of the step that creates
-    them. For example, everything that the loss creates, forward and backward, has the class LOSS.
+    """Observer of a training step. It tells the counter `live` the memory class of new storages, which depends on the
+    part of the step that creates them. For example, everything that the loss creates, in its forward and in its
+    backward, has the class LOSS.
 
     It also tells `live` to which pass an operation outside of autograd belongs, such as the casts of all parameters.
     """

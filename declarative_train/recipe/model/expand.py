@@ -321,9 +321,10 @@ class _Expander:
         return LayerNode(*common, layer, spans, params)
 
     def _name_param(self, written: Mapping, field: str, span: Span) -> str | None:
-        """Return the parameter of a shipped block that sets the key `field` of a node in it; None if that is not clear.
-        `written`: the keys of the node before rendering. `span`: where the recipe has the parameter's value. Parameters
-        that come from one published model have the same span; then it is the one that `field` reads."""
+        """Return the parameter of a shipped block that sets the key `field` of a node in the block; None if it is not
+        known. `written`: keys of the node before rendering. `span`: place of the value in the recipe. If several
+        parameters have their values from this place (a published model), it is the one that the template of `field`
+        reads."""
         names = self._given.get(span, ())
         if len(names) > 1:
             entry = written.entry(field)
@@ -424,9 +425,9 @@ class _Expander:
 
 
 def _chain(draft: Typed, first: str) -> dict[str, str]:
-    """Return {input of a copy: output of the previous copy that it reads} for the copies of a `repeat`. An input reads
-    the output of its own name. If there is none, `first` (the node's first input) reads the first output, and other
-    inputs are left out."""
+    """Return {input of a copy: output of the previous copy that it reads}, for the copies of a `repeat`. An input reads
+    the output that has its name. If no output has the name of the node's first input, `first`, this input reads the
+    first output. Other inputs without an output of their name are left out."""
     named = {port.name: port.name for port in draft.ports if not port.variadic and port.name in draft.outputs}
     return {first: named.pop(first, draft.outputs[0]), **named}
 

@@ -40,8 +40,8 @@ def _above(order: tuple[str, ...], name: str) -> str | None:
 
 
 def _place(document: Document, path: Path) -> Span:
-    """Return the span of the name of the node at `path`. If a later file removed the node, return the span of the
-    removed entry; if there is neither, that of the whole recipe."""
+    """Return the span of the name of the node at `path`. If a later file removed the node, return the span of the entry
+    that it removed; if no file has the node, return that of the whole recipe."""
     holder = document.find(path[:-1])
     entry = holder.entry(str(path[-1])) if isinstance(holder, Mapping) else None
     if entry is not None:

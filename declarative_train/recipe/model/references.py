@@ -59,10 +59,10 @@ def read_reference(text: str, span: Span) -> Edge | None:
 
 
 class RequestedInputs(NamedTuple):
-    """References that a node has in the key `input` or `inputs`. A reference that could not be read is None.
+    """References in the key `input` or `inputs` of a node. A reference that could not be read is None.
 
-    `listed`: references without a name: that of `input`, or the items of a list in `inputs`. `listed_nodes`: their YAML
-    nodes, for messages. `named`: (name of the input, references) for each entry of a mapping in `inputs`.
+    `listed`: the reference in `input`, or those in `inputs` if it is a list. `listed_nodes`: the YAML nodes of
+    `listed`, for messages. `named`: if `inputs` is a mapping, (name of the input, references) for each entry.
     """
 
     listed: tuple[Edge | None, ...] = ()

@@ -238,8 +238,8 @@ class Wiring:
         return self._check_open(self.drafts[reader], key, edge)
 
     def _check_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
-        """Return whether the node `reader` can do without `edge`, an input of its block that is not connected where the
-        block is used; report an error if it cannot. It can if its own input `key` is optional, or if it is switched off
+        """Check the input `key` of the node `reader`, which reads `edge`: an input of the block that is not connected
+        where the block is used. Return False and report an error, unless `key` is optional, or the node is switched off
         or has errors."""
         port = next((port for port in reader.ports if port.name == key), None)
         if reader.is_off or isinstance(reader, BrokenDraft) or (port is not None and port.optional):

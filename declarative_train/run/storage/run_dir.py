@@ -350,9 +350,9 @@ def _find_in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> ResumePoint |
 
 
 def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest undamaged checkpoint of one run, and the run that continues from it: this run or, if it is not
-    on this machine, a new one. Return None if there is no checkpoint. `root`: the run's folder of checkpoints. Raises
-    NoWholeCheckpoint if all checkpoints are damaged."""
+    """Return the newest undamaged checkpoint of one run, and the run that continues from it: the run itself or, if its
+    folder is not on this machine, a new run. Return None if there is no checkpoint. `root`: the run's folder of
+    checkpoints. Raises NoWholeCheckpoint if all checkpoints are damaged."""
     run = owner_of(root)
     if run is not None and Path(run).is_dir():
         lock.take(Path(run))

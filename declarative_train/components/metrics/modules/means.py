@@ -60,8 +60,8 @@ class InputElements:
 
 
 class Errors:
-    """Function that computes the value and the weight of each item for `MeanOfItems`. The values are `error(input,
-    target)`, one for each element (B, *S)."""
+    """Function (input, target, mask, row_weight) -> (values, weights), which the metric `MeanOfItems` calls. The values
+    are `error(input, target)`, one for each element (B, *S)."""
 
     def __init__(self, error: Callable[[Tensor, Tensor], Tensor], ignore_index: int | None) -> None:
         self._error, self._ignore_index = error, ignore_index

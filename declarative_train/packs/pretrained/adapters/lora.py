@@ -34,9 +34,9 @@ FROM = "from"
 class LowRank(Adapter):
     """Base class of low-rank adapters: two thin matrices, `lora_A.weight` (rank, in) and `lora_B.weight` (out, rank).
 
-    A linear map of dtrain, such as `qkv`, may consist of several maps that PEFT adapted separately. With `from`, it has
-    the adapters of all of them: their A are stacked to (number of maps * rank, in), and their B are joined by rows.
-    `split` lists how many rows each map has.
+    With `from`, a linear map may join several maps that PEFT adapted separately, such as q, k and v in `qkv`. It then
+    has the adapters of all of them: A of shape (number of maps * rank, in), and B with the rows of all maps. `split`
+    has the range of rows of each map.
     """
 
     internal: ClassVar[frozenset[str]] = frozenset({"split"})

@@ -1,5 +1,5 @@
-"""Files of a published model: a check of the headers of their tensors against a library's model, and reading of tensors
-by rows."""
+"""Reader of the files of a published model. It compares the shapes of the stored tensors with those of a library's
+model, and reads tensors by rows."""
 
 from __future__ import annotations
 
