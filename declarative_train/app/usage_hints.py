@@ -53,8 +53,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None:
-    """Return a hint on a wrong command, or on `-v` or `-V` given instead of `--version`; otherwise None. The command is
-    the first of `words` that is not an option. `words`: the arguments. `commands`: the names of the commands."""
+    """Return a hint on a wrong command, or on `-v` or `-V` given instead of `--version`; None if there is neither.
+    `words`: the arguments; the first one that is not an option is the command. `commands`: the names of all
+    commands."""
     first = next((word for word in words if not word.startswith("-")), None)
     if first is None or first in commands:
         return "`dtrain --version`" if words[:1] in (["-v"], ["-V"]) else None

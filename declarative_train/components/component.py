@@ -83,8 +83,8 @@ class ShapeError(NamedTuple):
     recipe.
 
     `port` or `field`: the input or the key that is wrong (`a.b` for the key `b` inside `a`). `help`: one hint.
-    `is_warning`: torch accepts the inputs, but they are probably not intended. `lacks_key`: a key is missing in the
-    recipe; no data would be accepted without it."""
+    `is_warning`: torch accepts the inputs, but they are probably not intended. `lacks_key`: the recipe must say more,
+    such as a size; the error stays, whatever values the data have."""
 
     message: str
     port: str | None = None

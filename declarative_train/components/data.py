@@ -130,7 +130,8 @@ class Dataset(Component, ABC):
 
     @classmethod
     def is_path(cls, value: str) -> bool:
-        """Return whether the value of a key in `path_keys` is a path, and not a word such as `bytes`."""
+        """Return whether `value`, the value of a key in `path_keys`, is a path. Some of these keys also accept a word
+        such as `bytes`."""
         return True
 
     @property
@@ -263,7 +264,8 @@ class Field(Component, ABC):
 
     @classmethod
     def is_path(cls, value: str) -> bool:
-        """Return whether the value of a key in `path_keys` is a path, and not a word such as `bytes`."""
+        """Return whether `value`, the value of a key in `path_keys`, is a path. Some of these keys also accept a word
+        such as `bytes`."""
         return True
 
     @property
@@ -274,8 +276,8 @@ class Field(Component, ABC):
 
     @property
     def joined_alike(self) -> tuple[object, ...] | None:
-        """Value that two fields with `joined_by` share if they join the same rows to each sample. Then a recipe can
-        have both fields. None: the recipe can have no other field."""
+        """Value that tells which rows of the table the field joins to a sample. A recipe can have several fields with
+        `joined_by` if their values are equal. None: the recipe can have no other field."""
         return None
 
     @property
@@ -355,9 +357,9 @@ class Field(Component, ABC):
         """Return an accumulator for the statistics of the training rows, or None if the field needs no statistics."""
 
     def misreads(self, statistics: Mapping[str, object]) -> str | None:
-        """Return why a number in this field and the same number in an earlier field differ in meaning, such as token
-        ids of different tokenizers; None if they do not. `statistics`: those of the earlier field, from a run or a
-        plan. The caller has found that the fields have equal values for the keys in `meaning`."""
+        """Return how the numbers of this field differ in meaning from those of an earlier field, for example because
+        the tokenizers differ; None if they mean the same. `statistics`: those of the earlier field, from a run or a
+        plan. Call this only for fields with equal values for the keys in `meaning`."""
         return None
 
     @abstractmethod

@@ -278,10 +278,10 @@ def _fields_of_set(
     readers: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
 ) -> tuple[FieldReader, ...]:
-    """Return the readers of the fields for the table of one source. A field that `columns` lacks is left out: its
-    columns do not fit, which was reported earlier.
+    """Return the readers of all fields for the table of one source. A field without an entry in `columns` is left out:
+    the columns of this table do not fit it, which was reported earlier.
 
-    `source`: None for the main source, else the name of the set that has this source. `readers`: those of the main
+    `source`: name of the set that has its own source; None: the main source. `readers`: the readers for the main
     source. `columns`: {(source, field): columns of the field in the table}."""
     if source is None:
         return tuple(readers.values())

@@ -291,8 +291,8 @@ class Sample:
         self._values: dict[str, np.ndarray | None] = {}
 
     def first(self, name: str, num_rows: int) -> np.ndarray | None:
-        """Return the values (N, ...) of a field for the first `num_rows` of the `num_training` training samples. Return
-        None if the field is lazy (images), or if its values cannot be read now."""
+        """Return the values (N, ...) of the field `name` for the first `num_rows` training samples, or for all if there
+        are fewer. Return None if the field is lazy (images), or if its values cannot be read."""
         if name in self._values:
             found = self._values[name]
             return None if found is None else found[: min(num_rows, self.num_training)]

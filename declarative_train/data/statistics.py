@@ -205,8 +205,8 @@ def _other_meaning(reader: FieldReader, inherited: Inherited) -> str | None:
 
 
 def unknown_value(error: BadSampleError, table: Table, inherited: Inherited | None, made: Span) -> Diagnostic | None:
-    """Return the diagnostic if `error` is about a value that the vocabulary of the earlier run (`inherited`) lacks,
-    else None. `made`: the place in the recipe that names the column; the diagnostic is shown there."""
+    """Return the diagnostic if `error` is about a value that the vocabulary of an earlier run (`inherited`) lacks;
+    otherwise None. `made`: where the recipe names the column, for the diagnostic."""
     vocabularies = {} if inherited is None else inherited.statistics
     if inherited is None or error.cause.problem != "outside" or "vocabulary" not in vocabularies:
         return None

@@ -264,7 +264,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 def finish_together(device: torch.device) -> None:
     """Wait until all ranks have finished their GPU work. Otherwise a rank could exit while another GPU still reads data
-    from it. The hosts wait for each other through gloo, which delivers all its data before it returns."""
+    from it. The ranks wait through gloo, which has delivered all its data when it returns."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         distributed.all_reduce(torch.zeros(1))

@@ -1,5 +1,5 @@
-"""Devices of the ranks. They are chosen once for all ranks. If they are not those of the layout, the user gets a
-notice."""
+"""Choice of the devices of the ranks, made once for all ranks. The user gets a notice if they run on the CPU because
+there is no GPU."""
 
 from __future__ import annotations
 

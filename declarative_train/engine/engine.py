@@ -40,11 +40,10 @@ class StepResult:
     """Result of an optimizer step. Its tensors stay on the device until a logging step, so that other steps do not
     wait.
 
-    `sums`       for each chunk (rows of one forward), this rank's sums of the L loss terms; [] without the loss
-    `counts`     (L,) valid items of each term in the global batch, the divisors of sums: numbers or float64 tensor
+    `sums`       for each chunk (rows of one forward), this rank's sums of the L loss terms; [] if it has no loss
+    `counts`     (L,) number of valid items of each term in the global batch, by which its sum is divided
     `grad_norm`  norm of the gradients of the whole model before clipping; None if not computed
-    `finite`     bool tensor, true if all gradients are finite, equal on all ranks; None if not checked
-    """
+    `finite`     bool tensor, true if all gradients are finite, equal on all ranks; None if not checked"""
 
     sums: Sums
     counts: Sequence[float] | torch.Tensor

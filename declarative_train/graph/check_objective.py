@@ -90,9 +90,9 @@ def _names(edges: Edges) -> tuple[str | None, ...]:
 
 
 def _follows_from_loss(term: Term, other: Term | Measure) -> bool:
-    """Return whether `other` can be computed from the values of the loss `term`, without the scores. It can if it is a
-    perplexity with the same tensors and the same `ignore_index` as the loss. The loss must have neither label smoothing
-    nor class weights."""
+    """Return whether `other` can be computed from the values of the loss `term`, without the scores. It must be a
+    perplexity with the same tensors and the same `ignore_index`, and the loss must have neither label smoothing nor
+    class weights."""
     if isinstance(other, Term) or other.component.type != "perplexity" or other.edges != term.edges:
         return False
     same = getattr(term.component, "ignore_index", None) == other.ignore_index

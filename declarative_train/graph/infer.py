@@ -355,8 +355,8 @@ class Inference:
         return Node(node.name, "block", inputs, specs, block=node.block, graph=graph)
 
     def _reuse(self, node: ReuseNode, inputs: dict[str, Edge], specs: Specs, state: _Scope) -> Node | None:
-        """Infer the shapes of a `reuse` node, which calls the module of another node again with other inputs. Return
-        the node, or None if there is an error. The module keeps the sizes for which it was built."""
+        """Infer the shapes of a `reuse` node, which calls the module of another node again. Return the node, or None
+        after an error, for example if the inputs do not have the sizes for which the module was built."""
         target, origin = state.done.get(node.target), _find_node(state.scope, node.target)
         if target is None:
             if node.target not in state.done:  # it comes later in the recipe

@@ -93,9 +93,8 @@ def container(holder: nn.Module, path: str) -> nn.Module:
 
 
 def _root(modules: dict[str, nn.Module], is_sharded: bool = False) -> nn.Module:
-    """Return a module with the `modules` as attributes, in this order. It is the root of an `fx.GraphModule`: from a
-    plain dict, fx would sort the modules, and so the parameters, by depth. `is_sharded`: `fully_shard` will be applied
-    to the module."""
+    """Return a module with the `modules` as children, in this order, as the root of an `fx.GraphModule`. From a dict,
+    fx would sort the children, and so the parameters, by depth. `is_sharded`: as in `attribute`."""
     root = nn.Module()
     for name, module in modules.items():
         put(root, attribute(name, is_sharded), module)
@@ -131,7 +130,7 @@ class ByName(nn.Module):
 
 
 class Named(ByName, fx.GraphModule):
-    """GraphModule for a graph with a node, at any depth, that is called like an attribute of torch's modules."""
+    """GraphModule in which a node, at any depth, has the name of an attribute of torch's modules, such as `train`."""
 
     def __init__(self, root: nn.Module, graph: fx.Graph, class_name: str = "GraphModule") -> None:
         super().__init__(root, graph, class_name)

@@ -81,9 +81,8 @@ def _find_matches(columns: np.ndarray, target: np.ndarray, *, is_class: bool) ->
 
 
 def _is_renamed(column: np.ndarray, classes: np.ndarray) -> bool:
-    """Return whether a column only renames the classes of a target: one value of the column for each class, and no two
-    classes with the same. Return False if there is only one class, or more than _MOST_CLASSES. `classes`: class of each
-    row, numbered 0, 1, ... without a gap."""
+    """Return whether the values of a column correspond one to one to the classes of a target. Return False if there is
+    only one class, or more than `_MOST_CLASSES`. `classes`: class of each row, numbered 0, 1, ... without a gap."""
     count = int(classes.max()) + 1
     if not 1 < count <= _MOST_CLASSES:
         return False

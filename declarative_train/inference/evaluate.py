@@ -202,8 +202,8 @@ def _evaluate_share(
 
 
 def _join(gathered: list[Gatherer], ranks: Alone | Ranks) -> list[Gatherer]:
-    """Send the sums and worst samples of all ranks to rank 0, which adds them to its own gatherers. Return this rank's
-    gatherers, which are complete only on rank 0."""
+    """Add the sums and worst samples of all ranks on rank 0. Return this rank's gatherers; only those of rank 0 are
+    complete."""
     if ranks.size == 1:
         return gathered
     from torch import distributed

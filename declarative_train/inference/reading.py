@@ -99,8 +99,8 @@ def _open_table(
 
 
 def _kind_of_folder(folder: str, source: Mapping[str, object]) -> str | None:
-    """Return the type of source that can read the files in a folder. The first file with a known ending decides. If no
-    file has one, return the type of the run's `source` if this type reads folders, otherwise None."""
+    """Return the type of source that reads the files in a folder. The first file with a known ending decides. Without
+    such a file, return the type of the run's `source` if it reads folders, otherwise None."""
     known = endings_in_folders()
     for _, _, names in os.walk(folder):
         for name in names:

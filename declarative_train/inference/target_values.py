@@ -18,7 +18,8 @@ def check_target_values(
     terms: Sequence[TermPlan], batch: Batch, origin_of: Callable[[int], Callable[[], tuple[str, dict[str, object]]]]
 ) -> None:
     """Raise InputError if a target in the batch is outside the range that its loss accepts. Losses with a mask are not
-    checked, because the mask may exclude such rows. `origin_of(row)()`: returns the origin (file and row) of a row."""
+    checked, because the mask may exclude such rows. `origin_of(row)`: returns a function that reads the origin (file
+    and row) of a row of the batch."""
     for term in terms:
         loss, values = LOSSES.get(str(term.component["type"])), batch.tensors.get(term.target or "")
         accepted = getattr(loss, "target_range", None)

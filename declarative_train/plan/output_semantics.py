@@ -207,8 +207,8 @@ def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
 
 
 def _parts(field: FieldSpec | None, size: int) -> tuple[str, ...]:
-    """Return the class names of a target that has one value for each class (such as a distribution): the columns of the
-    field if there is one for each class, otherwise the numbers from 0. `size`: the number of classes."""
+    """Return a name for each of the `size` values of a target such as a distribution over classes: the field's columns
+    if there are `size` columns, otherwise `0`, `1`, ..."""
     return field.columns if field is not None and len(field.columns) == size else _numbers(size)
 
 

@@ -48,9 +48,9 @@ class ParameterPlan:
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """Tensor of a published file that fills some rows, or all, of a parameter.
+    """Tensor of a published file that fills a parameter, alone or together with other tensors, stacked by rows.
 
-    share        how many rows it fills, relative to the shares of the other tensors
+    share        its share of the parameter's rows: shares 1, 1, 2 mean a quarter, a quarter and a half
     transpose    the tensor is transposed
     ones         leading dimensions of size 1 to remove; negative: to add
     count        if not 0: the size of dimension 0, of which only `tensor[index, ..., first::step]` is used

@@ -203,9 +203,12 @@ def _cut_by_names(
 
 
 def _check_across(site: PlacementInput, pipeline: PipelineAxis, opened: Graph, stages: Stages) -> list[Diagnostic]:
-    """Report what several stages cannot share: some tied parameters, and nodes that mix samples, have running
-    statistics or come from a plugin, if another stage calls them again. If the schedule splits the backward, also
-    report a node that runs twice in one stage."""
+    """Return an error for each of these:
+
+    tied parameter  that two stages on one rank use, if parameters are sharded
+    `reuse` node    in another stage than the node that it calls again, if this node mixes samples, has running
+                    statistics or comes from a plugin
+    node            that runs twice in one stage, if the schedule splits the backward"""
     place = {name: position for position, names in enumerate(stages) for name in names}
     diagnostics = list(_check_copies(site, pipeline, find_shared(site.parameters, opened, stages)))
     special = [fact.path for fact in site.lowered.facts if fact.kind in ("mixes_samples", "statistics", "plugin")]

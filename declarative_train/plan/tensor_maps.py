@@ -88,8 +88,8 @@ def _match(pattern: str, name: str) -> tuple[str, ...] | None:
 
 
 def fill_numbers(pattern: str, copies: Iterable[str]) -> str:
-    """Replace each `*` and each `{+1}` in a pattern by the next number in `copies`. For `{+1}`, one is added to the
-    number (torchvision counts the stages of a ResNet from 1)."""
+    """Replace each `*` in a pattern by the next number in `copies`, and each `{+1}` by the next number plus 1:
+    `layer{+1}.*.conv` and 0, 2 give `layer1.2.conv`."""
     left = iter(copies)
     return _PLACE.sub(lambda place: str(int(next(left)) + int(place[1] or 0)), pattern)
 

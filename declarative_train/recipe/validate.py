@@ -104,7 +104,7 @@ _ADDED: ContextVar[Added | None] = ContextVar("added", default=None)
 
 
 def list_added() -> Added:
-    """Return {kind: {type: component class}}, the classes that `adding` has added."""
+    """Return {kind: {type: component class}} for the component classes that the active `adding` block has added."""
     return _ADDED.get() or {}
 
 

@@ -166,7 +166,7 @@ class Checkpoints:
             under_way.result()
 
     def settle(self) -> None:
-        """Wait for the current save, at most `DTRAIN_SAVE_S` seconds. Called before an exit after a failure."""
+        """Wait until the current save ends, at most `DTRAIN_SAVE_S` seconds. Called before an exit after a failure."""
         if self._under_way is not None:
             wait([self._under_way], limit_s("DTRAIN_SAVE_S"))
 

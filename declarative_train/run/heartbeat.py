@@ -191,8 +191,8 @@ class Pace:
 
     @property
     def warn_s(self) -> float:
-        """Seconds without progress after which a warning is printed: many times the median time of a step, at least
-        `LEAST_S` and at most `end_s`. Before the first step has ended, which may take long, it is `end_s`."""
+        """Seconds without progress after which a warning is printed: `MANY_STEPS` times the median time of a step, but
+        at least `LEAST_S` and at most `end_s`. Before the end of the first step it is `end_s`."""
         if not self._steps_s:
             return self.end_s
         return min(self.end_s, max(LEAST_S, MANY_STEPS * median(self._steps_s)))

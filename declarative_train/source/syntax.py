@@ -246,8 +246,8 @@ class _Explainer:
         )
 
     def _colon(self) -> Explanation:
-        """Explain a `: ` where no key is allowed: the second `: ` of a line, or one whose key is below a line with a
-        complete value."""
+        """Explain a `: ` that YAML does not allow: the second one in a line, or one in the line below a complete
+        value."""
         first_colon = self.start + len(self.lead) + len(self.key)
         if self.key and self.at > first_colon + 1:
             return self._quote_value("contains `: `")

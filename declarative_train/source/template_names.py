@@ -14,9 +14,9 @@ FAILED = object()  # value of a var that could not be rendered
 
 
 class VarValues(dict[str, object]):
-    """Values of the section `vars` by name. `failed`: names of variables that could not be rendered; this is reported
-    once, not wherever they are used. `from_env`: names of variables that depend on environment variables. Each time
-    such a variable is read, `used_variables` counts it."""
+    """Values of the section `vars` by name. `failed`: names of variables that could not be rendered, which is already
+    reported. `from_env`: names of variables that depend on environment variables; `used_variables` counts how often
+    they are read."""
 
     failed: frozenset[str] = frozenset()
     from_env: frozenset[str] = frozenset()

@@ -40,9 +40,8 @@ def load(
     with_: Paths | str = (),
 ) -> Recipe:
     """Return a recipe. `path`: its file, or a mapping with the sections of a recipe. `with_`: fragments to merge over
-    it, as by `--with`. `set`: single values by dotted path, as by `--set`. The file is read when a method of the recipe
-    is called, each time again. Raises DtrainError if there is no readable file at `path`, or `path` has another type.
-    """
+    it, as by `--with`. `set`: single values by dotted path, as by `--set`. Each method of the recipe reads the file
+    again. Raises DtrainError if there is no readable file at `path`, or `path` has another type."""
     if isinstance(path, Mapping):
         return Recipe(STDIN_NAME, overrides(set, with_), _as_yaml(path))
     if not isinstance(path, str | os.PathLike):

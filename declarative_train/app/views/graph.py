@@ -65,8 +65,8 @@ def alike(one: Node, other: Node) -> bool:
 
 
 def kind(node: Node) -> str:
-    """Return the type of a layer, the text of an expression or the name of a block. For a `reuse` node, return `again:
-    ` and the name of the node that it calls."""
+    """Return the type of a layer, the text of an expression, the name of a block, or `again: NAME` for a `reuse` node
+    that calls the node NAME."""
     if node.component is not None:
         return str(node.component["type"])
     return {"expression": node.expression or "", "block": node.block or "", "reuse": f"again: {node.target}"}[node.kind]

@@ -227,9 +227,8 @@ class Footers:
         return total
 
     def columns(self, first: Callable[[str], Any]) -> tuple[dict[str, Column], dict[str, str]]:
-        """Return two dicts: the columns that can be read, by name; and, for every other column, the reason why it
-        cannot be read, by name. `first`: function that takes the name of a column and returns one of its values, or
-        None if all are missing."""
+        """Return ({name: column} of the columns that can be read, {name: reason} of all others). `first`: function that
+        returns one value of the column with a name, or None if all its values are missing."""
         from declarative_train.components.datasets.arrow_columns import describe_all
 
         if self._described is None:

@@ -1,9 +1,9 @@
 """Table of a plugin's source. It calls the user's code for rows by index, and compares each row with the declared
 columns.
 
-Every process creates the same object of the user's class: the random generators are seeded by its arguments. A forked
-process uses its parent's object, but if that holds open files it creates its own, because the two processes would share
-the position in a file."""
+Every process creates the same object of the user's class, because the class's arguments seed the random generators. A
+forked process uses the object of its parent. If this object holds open files, the process creates its own object:
+otherwise the two processes would share the position in a file."""
 
 from __future__ import annotations
 

@@ -196,7 +196,8 @@ class _TreeReader:
         return Constant(node.value, *self.place(node))
 
     def _vector(self, node: ast.Tuple | ast.List) -> Vector:
-        """Return the operand for a list of numbers, one for each channel of the other operand."""
+        """Return the Vector for a list of numbers, one for each channel, as in `image - [0.485, 0.456, 0.406]`. Raises
+        ExpressionError if `node` is a tuple, or has an entry that is not a number."""
         hint = "join tensors with `concat` or `stack`"
         if isinstance(node, ast.Tuple) and not all(isinstance(item, ast.Constant) for item in node.elts):
             raise self._refuse(node, "a list is allowed only as an argument", hint)

@@ -85,9 +85,9 @@ class Draws:
         shift: float = 0.0,
     ) -> None:
         """Fill `values` with random numbers, each multiplied by `factor` and then increased by `shift`. `values`:
-        successive elements of the parameter, from index `first` on. `block(number, count)`: function that returns at
-        least the first `count` random numbers of the block with index `number`.
-        """
+        consecutive elements of a parameter. `first`: index of their first element in the parameter.
+        `block(number, count)`: function that returns random numbers for at least the first `count` elements of block
+        `number`; the parameter is divided into blocks of `BLOCK` elements."""
         import numpy as np
         import torch
 

@@ -138,11 +138,9 @@ def _key(diagnostic: Diagnostic) -> _Key:
 
 
 def _is_worse(fixed: Iterable[Diagnostic], before: Iterable[Diagnostic], after: Iterable[Diagnostic]) -> bool:
-    """Return whether edits failed. `fixed`: the diagnostics that the edits should remove. `before`, `after`: all
-    diagnostics before and after the edits.
-
-    Edits failed if a diagnostic of `fixed` is at least as frequent as before. They also failed if there are more YAML
-    errors (codes Y) than before, unless `fixed` itself has a YAML error."""
+    """Return whether edits failed: one of the diagnostics `fixed`, which they should remove, has not become rarer, or
+    there are new YAML errors (codes Y). YAML errors do not count if `fixed` has one. `before`, `after`: all diagnostics
+    before and after the edits."""
     old, new = Counter(map(_key, before)), Counter(map(_key, after))
     if any(new[_key(each)] >= old[_key(each)] for each in fixed):
         return True

@@ -41,8 +41,8 @@ def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def _is_echo(diagnostic: Diagnostic, broken: Iterable[Span]) -> bool:
-    """Return whether a diagnostic only follows from a value that could not be read: its span is on one line and
-    contains the span of that value. `broken`: the spans of the values that could not be read."""
+    """Return whether a diagnostic only follows from an unreadable value: its span is on one line and contains the span
+    of such a value. `broken`: the spans of the unreadable values."""
     span = diagnostic.span
     if span.line != span.end_line:
         return False

@@ -76,7 +76,8 @@ def find_tables(package: Path) -> dict[Path, dict[str, str]]:
 
 
 def find_table(folder: Path) -> dict[str, str]:
-    """Return the table RULES in the `__init__.py` of a folder `checks`, without importing it."""
+    """Return the table `RULES`, {code: `module.function`}, of a folder `checks`. It is read from the text of the
+    folder's `__init__.py`, without an import."""
     for statement in ast.parse((folder / "__init__.py").read_text(encoding="utf-8")).body:
         name = statement.target if isinstance(statement, ast.AnnAssign) else None
         if isinstance(name, ast.Name) and name.id == "RULES":
@@ -123,6 +124,6 @@ def _expand_diff(page: str) -> str:
 
 
 def _yaml(text: str) -> str:
-    """Return the example after the word `Bad:` or `Good:`, which is the rest of its line or the indented lines below
-    it."""
+    """Return the example that follows `Bad:` or `Good:` in a manual page, without its indentation. `text`: the rest of
+    the line, or the indented lines below it."""
     return dedent(text.lstrip("\n")).strip("\n") + "\n" if text.startswith("\n") else text.strip() + "\n"

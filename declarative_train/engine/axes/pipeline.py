@@ -190,8 +190,8 @@ class RunningStage(PipelineStage):
 
     @property
     def received(self) -> list[Any]:
-        """torch's records of the values and gradients that this stage receives from other stages. The attribute
-        `buffer` of a record is the tensor into which they are received."""
+        """Records of torch about the values and gradients that this stage receives from other stages. A record's
+        attribute `buffer` is the tensor into which they are received."""
         kept = (each for table in (self.args_recv_info, self.grad_recv_info) for each in table.values())
         return [info for infos in kept for info in infos if isinstance(getattr(info, "buffer", None), torch.Tensor)]
 

@@ -104,9 +104,9 @@ def add_relative_path(record: Record, checkpoint: str) -> Record:
 
 
 def locate_files(record: Record, checkpoint: str) -> Record:
-    """Return `record` with the path at which its weights files are now. This is the recorded path, or the path relative
-    to the checkpoint's folder `checkpoint` if the unchanged files are there instead. Raises CheckpointFailure if files
-    are missing or have changed."""
+    """Return `record` with the path at which its weights files are now: the recorded path or, if the unchanged files
+    are not there, the recorded path relative to `checkpoint`, the folder of the checkpoint. Raises CheckpointFailure if
+    files are missing or have changed."""
     weights = record["weights"]
     places = [str(weights["path"])]
     folder = local_path(checkpoint)

@@ -34,8 +34,8 @@ def reduce_dtype(training: TrainingPlan) -> torch.dtype:
 
 
 def shard_policy(training: TrainingPlan) -> MixedPrecisionPolicy:
-    """Return the dtypes in which fully_shard gathers parameters and reduces gradients. It does not cast inputs, because
-    no other mode casts them."""
+    """Return the dtypes in which fully_shard gathers parameters and reduces gradients. It does not cast the inputs of
+    modules, because a model without sharding does not either."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     return MixedPrecisionPolicy(

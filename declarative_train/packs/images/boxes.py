@@ -33,7 +33,7 @@ class Boxes(NamedTuple):
     corners  (N, 4) float64: left, top, right, bottom of each box
     classes  (N,) int64
     visible  (N,): fraction of each box's area that is still inside the image after the transforms
-    size     (height, width) of the image, in whose pixels `corners` are; None: they are as in the file"""
+    size     (height, width) of the image if `corners` are in its pixels; None: `corners` have the unit of the file"""
 
     corners: np.ndarray
     classes: np.ndarray

@@ -105,8 +105,8 @@ class FilesTable(Table):
 
 
 def _read_or_error(path: str) -> bytes | OSError:
-    """Return the bytes of a file. If the file is missing, a broken link, or not permitted to be read, return the
-    exception: it concerns only this row, and is raised when the row is decoded. Raises SourceError for other errors."""
+    """Return the bytes of a file, or the exception if the file is missing or may not be read. Such an error concerns
+    only one row, and is raised when this row is decoded. Raises SourceError for other errors."""
     try:
         return read_bytes(path)
     except SourceError as error:

@@ -193,8 +193,8 @@ def family_of(block: str) -> Family | None:
 
 
 def _kinds(library: str, data: Mapping[str, Any]) -> Iterator[tuple[str, ModelKind]]:
-    """Yield (name, kind) for each kind of model in `data`, the section of one library in a YAML file of `families`.
-    Keys such as `config` apply to all kinds; an entry of `models` may override them for its kind."""
+    """Yield (name, kind) for each entry of `models` in `data`, the section of a library in a YAML file of `families`.
+    The other keys of `data`, such as `config`, are defaults for all entries."""
     for name, kind in data.get("models", {}).items():
         config, params, absent = ({**data.get(key, {}), **kind.get(key, {})} for key in ("config", "params", "absent"))
         yield (

@@ -26,10 +26,9 @@ FROM = "from"
 def read_block(
     block: str, fields: Mapping, resolve: Callable[[str, Span], str]
 ) -> tuple[Mapping, Published | None, list[Diagnostic]]:
-    """Return (keys of a node, published model or None, diagnostics). If the node has the key `from`, which names a
-    published model, this key is replaced by the params of that model. A param that the node sets itself is not
-    replaced. `block`: the block that is the node's type. `fields`: the keys of the node as written. `resolve`: function
-    (path, span) -> absolute path."""
+    """Replace the key `from` of a node, which names a published model, by the params of that model; params that the
+    node sets itself stay. Return (new keys, published model or None, diagnostics). `block`: the node's type. `fields`:
+    the keys of the node as written. `resolve`: function (path, span) -> absolute path."""
     given, family = fields.entry(FROM), family_of(block)
     if given is None or family is None:
         return fields, None if family is None else Published(), []

@@ -396,7 +396,7 @@ def _turns(
 
 def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[object] | None) -> str:
     """Return the text with which a chat template asks for an answer, such as `<|assistant|>`. It is the text after the
-    template's loops over messages. If there is none, it is the text that is missing when no answer is asked for."""
+    template's loops over messages or, if there is none, the text that `add_generation_prompt` adds."""
     text, passages = _turns(template, given, found, schemas, answers=True)
     end = max((end for number, begin, end in passages if number is not None and end > begin), default=0)
     if 0 < end < len(text):

@@ -76,8 +76,8 @@ def _suggest_buckets(text: CheckedText) -> list[int]:
 
 def _check_answers(recipe: Recipe, place: str, text: CheckedText, *, is_whole: bool) -> Iterator[Diagnostic]:
     """Warn if answers are often cut off at the length of a sample, or often lack a token that ends them. `place`:
-    dotted path of the field in the recipe. `is_whole`: every text stays in one sample, because several fields are
-    packed together."""
+    dotted path of the field in the recipe. `is_whole`: several fields are packed together, so that a text is not
+    divided over several samples."""
     num_cut = num_lost = num_ended = num_answers = 0
     last = 0
     for row in text.rows.tolist():

@@ -49,8 +49,8 @@ class LayoutChoice:
 
 
 def judge_all(judge: Judge) -> list[LayoutVerdict]:
-    """Return verdicts, from estimates without a trace, on the modes that `parallelism: auto` can choose, except those
-    that divide layers over ranks."""
+    """Return a verdict on each mode that `parallelism: auto` can choose, except those that divide layers over ranks.
+    The verdicts are estimates; no mode is traced."""
     return [judge.verdict(candidate) for candidate in candidates(judge.recipe, _count_stages(judge))]
 
 

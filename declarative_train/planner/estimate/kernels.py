@@ -124,10 +124,9 @@ def divide_kernels(kernels: NodeKernels, size: int) -> NodeKernels:
 def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int, width: int) -> NodeKernels:
     """Return `kernels` with one kernel added for each collective in `sums.forward` and `sums.backward`.
 
-    `size`: number of ranks that take part. `devices_per_node`: number of devices of a node. If `size` is larger, the
-    traffic between nodes is divided among all network adapters of a node. `width`: bytes that a ring sends per element;
-    for an all-reduce, twice the size of the dtype.
-    """
+    `size`: number of ranks in the collective. `devices_per_node`: devices of one machine. If the ranks are on several
+    machines, all network adapters of a machine share the traffic. `width`: bytes that a ring of ranks sends per
+    element; for an all-reduce, twice the size of the dtype."""
     is_far = size > devices_per_node
     share = (size - 1) / size * width / (devices_per_node if is_far else 1)
 
@@ -250,8 +249,8 @@ def _example(spec: TensorSpec, rows: int, dtype: torch.dtype, wants_gradient: bo
 
 
 class _AsOnGpus(TorchFunctionMode):
-    """Mode in which dropout runs as on a GPU: as one fused operation, and within the kernel of attention. torch's code
-    for CPUs runs several operations instead."""
+    """Mode in which dropout runs as on a GPU: as one operation, or inside the kernel of attention. On a CPU, torch runs
+    several operations instead."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if func is torch.dropout and args[1] and args[2]:

@@ -95,7 +95,8 @@ class Placement:
 
 
 def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> Placement:
-    """Return how a plan places a model on devices. `nodes`: the names of all graph nodes of the model."""
+    """Return the Placement of a model on devices in one training step. `nodes`: the names of all graph nodes of the
+    model."""
     shards, replicas = groups(layout.mesh, layout.num_copies)
     parts: tuple[DevicePart, ...] = (DevicePart("each device", (tuple(nodes),), (1,)),)
     pipes = None

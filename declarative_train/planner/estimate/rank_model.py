@@ -180,8 +180,8 @@ class _Divider:
         return {**component, "out_features": output.shape[-1] // size}
 
     def _sums_inside(self, path: str, vectors: int) -> Iterator[Sums]:
-        """Yield, for each divided submodule of a library's model, its communication. `path`: path of the layer that
-        contains the model. `vectors`: number of vectors per sample (such as token embeddings) in the model."""
+        """Yield the communication of each divided submodule of a library's model. `path`: path of the layer that
+        contains the model. `vectors`: number of vectors (such as token embeddings) of a sample in the model."""
         for part, cut in self._cuts.parts[path].items():
             if cut.kind == "experts":
                 yield Sums(exchanges=(vectors * cut.sent,) * 2)

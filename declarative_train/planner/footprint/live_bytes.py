@@ -90,8 +90,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return stored
 
     def claim(self, tensor: Any, kind: int) -> None:
-        """Set the class of a tensor's storage to `kind` (such as PARAMETERS) for the lifetime of the storage. The
-        storage is counted if it is new."""
+        """Count the bytes of a tensor's storage in the class `kind`, such as PARAMETERS, until the storage is freed."""
         stored = self.add(tensor)
         if stored is not None:
             stored.kind, stored.is_claimed = kind, True

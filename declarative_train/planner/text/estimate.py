@@ -81,8 +81,8 @@ def _waiting_s(estimate: EstimatePlan) -> float:
 
 
 def _data(plan: Plan, estimate: EstimatePlan) -> str:
-    """Return a text that says how long it takes to make the batches of a step, and whether the step waits for them. If
-    the training set stays on the GPU, the text says only this."""
+    """Return as text how long it takes to make the batches of a step, and whether the step waits for them; or that the
+    training set stays on the GPU."""
     if not estimate.data_s:
         return "the training set stays on the GPU"
     workers = plan.data.workers

@@ -13,12 +13,10 @@ Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a g
 
 
 def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
-    """Return a copy of `scope` in which every node has its path, and the entries `parameters` of all blocks in it. The
-    entries of inner blocks come first. A path consists of `prefix` and of the names of the blocks around the node and
-    of the node itself, joined by dots: `layers.0.attention`.
+    """Return a copy of `scope` in which every node has its path (`layers.0.attention`), and the entries `parameters` of
+    all blocks in it, those of inner blocks first. `prefix`: beginning of every path.
 
-    `opened`: {`id()` of the graph of a block: (definition of the block, variables of its templates)}.
-    """
+    `opened`: {`id()` of the graph of a block: (definition of the block, variables of its templates)}."""
     nodes: list[ModelNode] = []
     rules: list[BlockRules] = []
     for node in scope.nodes:

@@ -244,12 +244,11 @@ def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
 
 
 def check_rules(rules: Iterable[ParameterRule], names: Iterable[str]) -> Iterator[Diagnostic]:
-    """Yield an error for each selector that matches no parameter, unless its rule has `may_miss`. `names`: names of all
-    parameters of the model. A selector of a block that is used several times is in `rules` once for each use; one match
-    is enough.
+    """Yield an error for each selector that matches no parameter, unless its rule has `may_miss`. Also yield the errors
+    of settings that contain `index`, because their templates are rendered only here. `names`: names of all parameters
+    of the model.
 
-    Also yield the errors of settings that contain `index`, because their templates are rendered only here.
-    """
+    If a block is used several times, `rules` has its selector once for each use; it needs a match in one of them."""
     known, rules = tuple(names), tuple(rules)
     met = {rule.span for rule in rules if rule.may_miss or any(rule.match(name) is not None for name in known)}
     for rule in rules:

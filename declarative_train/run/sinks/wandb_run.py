@@ -2,7 +2,8 @@
 uploads.
 
 A resumed run continues the W&B run whose id is in the file `wandb.json`. `step` is a metric and the x axis of all
-others, because W&B's own step cannot decrease, as that of a run does if it resumes from an earlier checkpoint."""
+others. W&B's own step is not used, because it cannot decrease. The step of a run decreases if it resumes from an
+earlier checkpoint."""
 
 from __future__ import annotations
 

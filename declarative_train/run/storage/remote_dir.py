@@ -170,8 +170,8 @@ class Upload:
 
 
 def main() -> int:
-    """Copy a folder to a URL repeatedly, until standard input has a second line or ends. Its first line names folder
-    and URL."""
+    """Copy a folder to a URL repeatedly, until standard input has a second line or ends. Return the exit code. The
+    first line of standard input is JSON with the keys `folder` and `url`."""
     about, ended = json.loads(sys.stdin.readline()), threading.Event()
 
     def wait() -> None:

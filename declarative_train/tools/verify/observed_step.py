@@ -323,8 +323,8 @@ class Comparer(_Observer):
 
 
 def positions_of(plan: Plan, dp_rank: int, batches: Sequence[Batch]) -> Iterator[range]:
-    """Yield the indices that the rows of each batch of this process have in the global batch, without padding rows.
-    `dp_rank`: index of this process among those that read different rows."""
+    """Yield, for each batch of this process, the indices of its rows in the global batch, without padding rows.
+    `dp_rank`: the data-parallel rank of this process."""
     batch = get_process_batch(plan)
     size = batch.microbatch_size
     for chunk, each in enumerate(batches):

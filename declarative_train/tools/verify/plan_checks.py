@@ -1,10 +1,9 @@
 """Checks of a plan without a run: whether the gradients of all ranks, combined as the plan says, give the gradient of
 the whole batch.
 
-The parts of layers, the rows, the reductions and the scale of each gradient are checked. Ranks that differ only along
-`replicate` are checked once. How the parts of a layer must be combined is derived from its component, not from the
-plan.
-"""
+They cover the rows and parts of layers that each rank computes, and the reductions and the factor of each gradient. Of
+ranks that differ only along `replicate`, one is checked. How the parts of a layer must be combined is derived from its
+component, not from the plan."""
 
 from __future__ import annotations
 
@@ -219,9 +218,9 @@ def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
 
 
 def _name_in_model(path: str, found: LayerCut | str | None, experts: LayerCut | str | None) -> Cuts:
-    """Return how the parameters of the layer at `path` are divided, by their names in the model, such as `path.weight`.
-    `found`: the layer's division over the axis `tensor`, by names within the layer. `experts`: the division of its
-    experts over the axis `expert`. A text (why it is not divided) or None means undivided."""
+    """Return the division of the parameters of the layer at `path`, by their names in the model, such as `path.weight`.
+    `found`: division of the layer over the axis `tensor`, by names within the layer. `experts`: division of its experts
+    over the axis `expert`. A text or None means that there is no division."""
     cuts = Cuts()
     if isinstance(found, LayerCut):
         own = {f"{path}.{name}": cut for name, cut in found.parameters.items()}

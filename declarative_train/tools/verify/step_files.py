@@ -87,9 +87,9 @@ class StepFiles:
 
 
 def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Yield (values, index of the first element in the whole tensor) for each block of a tensor that this rank has.
-    `tensor`: the parameter or gradient on this rank. `cut`: the part of the whole tensor that this rank has, if a layer
-    is divided over ranks; None: the rank has the whole tensor, or a shard of its rows."""
+    """Yield each block of the whole tensor that this rank has, as (values, index of the block's first element in the
+    whole tensor). `tensor`: the parameter or gradient on this rank. `cut`: how the ranks divide it; None: it is not
+    divided, or only sharded by rows."""
     if cut is not None:
         yield from blocks_of(tensor, cut)
         return

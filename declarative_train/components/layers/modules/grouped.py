@@ -82,8 +82,8 @@ def permute_rows(x: Tensor, index: Tensor, back: Tensor) -> Tensor:
 
 
 def repeat_rows(x: Tensor, order: Tensor, back: Tensor, times: int) -> Tensor:
-    """Return `times` copies of each row of `x` (N, D), in the order `order` (N * times,). Row j of the result is row
-    `order[j] // times` of `x`. `order` is a permutation, and `back` its inverse, which the backward uses."""
+    """Return the N * times rows `x[order // times]`: each row of `x` (N, D) is repeated `times` times. `order`
+    (N * times,): a permutation. `back`: its inverse, for the backward."""
     found: Tensor = _Rows.apply(x, order, back, times)  # type: ignore[no-untyped-call]
     return found
 

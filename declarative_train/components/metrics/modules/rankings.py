@@ -18,8 +18,9 @@ RowValues = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None]]
 
 
 class Rows:
-    """Ranking metric computed for each row of labels, for `MeanOfItems`. `values`: function (scores, targets, k) ->
-    value of each row, and which rows count. `k`: only the k labels with the highest scores count; None: all."""
+    """Function for `MeanOfItems` that computes a ranking metric for each row of labels. `values(scores, targets, k)`:
+    returns the value of each row, and whether the row counts. `k`: only the k labels with the highest scores count;
+    None: all."""
 
     def __init__(self, values: RowValues, k: int | None) -> None:
         self._values, self._k = values, k

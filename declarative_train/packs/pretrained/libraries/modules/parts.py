@@ -33,7 +33,7 @@ from declarative_train.packs.pretrained.libraries.modules.node import (
 
 
 class PartInterface(LibraryInterface, Protocol):
-    """Interface of `Transformers` (transformers.py): the methods that this module uses."""
+    """Methods of `Transformers` (transformers.py) that this module uses."""
 
     @property
     def output(self) -> str | None: ...
@@ -181,8 +181,8 @@ class LibraryPart(nn.Module):
         return self._dtrain_layer.run(self.frame, values, "inputs_embeds", self._dtrain_output)
 
     def compute_own(self, *given: Any, **named: Any) -> Any:
-        """Run the library's own forward of this module, and return its result. In contrast, `forward` may run the copy
-        of the whole model in `frame`."""
+        """Run the library's own forward of this module, and return its result. (`forward` of this class may run
+        `frame`, a copy of the whole model, instead.)"""
         return super().forward(*given, **named)
 
     def reset_buffers(self) -> None:
