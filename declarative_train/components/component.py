@@ -1,8 +1,8 @@
 """Interfaces of the components that a recipe can name; see also `data.py`, `transform.py` and `split.py`.
 
-A component is a frozen pydantic model: its fields are the keys of the recipe, and the docstrings under them become the
-JSON schema and the docs (`field_docs`). Its method `build()` makes the torch object; torch is imported only there. The
-models are strict: `"10"` is not a number, `true` is not 1. They get a list of the recipe as a tuple.
+A component is a frozen pydantic model. Its fields are the keys of the recipe, and the docstrings under them become the
+JSON schema and the docs. Its method `build()` makes the torch object; torch is imported only there. The models are
+strict: `"10"` is not a number, `true` is not 1, and lists are given as tuples.
 """
 
 import json
@@ -156,8 +156,7 @@ class Layer(Component, ABC):
         """Return the layer's module, with sizes such as `in_features` from the inputs. Call it only if `check` found no
         error.
 
-        arguments   ports in declared order; None for an optional port that is not connected; tensors of a variadic port
-                    as separate arguments
+        arguments   ports in declared order, None if not connected; tensors of a variadic port as separate arguments
         result      one tensor, or a tuple in the order of `outputs`; dimension 0 of each is the batch
 
         `forward` must be deterministic (unless the layer `is_random`), and must not modify an input in place. On the

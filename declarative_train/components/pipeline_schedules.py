@@ -1,8 +1,7 @@
 """Table of the pipeline schedules: the class of each in torch, the assignment of stages to ranks, requirements and
 cost.
 
-`engine/axes/pipeline.py` runs the schedules. The formulas for idle time and memory are derived from torch's own
-implementations, and a test compares the two.
+The formulas for idle time and memory are derived from torch's own implementations, and a test compares the two.
 
 Huang et al., GPipe, 2019; Narayanan et al., Efficient large-scale training on GPU clusters, 2021 (1f1b, interleaved);
 Qi et al., Zero bubble pipeline parallelism, 2024 (zbv); DeepSeek-AI, DualPipe, 2025."""

@@ -17,12 +17,11 @@ class MeshAxis:
     """Axis of a mesh: its name and its number of ranks.
 
     pipeline   the ranks hold different stages of the model
-    replicate  each rank holds a whole copy (of its stage, or of all shards), and gradients are averaged
+    replicate  each rank holds a whole copy (of its stage, or of all shards); gradients are averaged
     shard      each rank holds a part of every parameter
-    expert     each rank holds some experts of a mixture of experts, and rows are sent to the rank of their expert; all
-               other layers are copied as along `replicate`, or sharded as along `shard`
+    expert     each rank holds some experts, and rows are sent to them; other layers are as along `replicate` or `shard`
     context    the ranks read the same rows, and each computes some positions of them
-    tensor     the ranks read the same rows, and each computes a part of the features, heads or vocabulary of a layer"""
+    tensor     the ranks read the same rows, and each computes some features, heads or vocabulary of a layer"""
 
     name: Axis
     size: int

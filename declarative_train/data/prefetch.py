@@ -2,8 +2,7 @@
 a GPU.
 
 An error is raised when its result is due. Closing the iterator early ends the threads or processes. Waits of more than
-half a minute are reported, with the file that is being read. Only a wait of the training loop is shown to the user; it
-becomes an error if it lasts too long.
+half a minute are reported, with the file that is being read. A long wait of the training loop becomes an error.
 """
 
 from __future__ import annotations

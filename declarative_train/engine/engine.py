@@ -99,11 +99,11 @@ class Engine:
     `model`          this rank's part of the model, with parameters under the plan's names
     `world`          all ranks
     `ranks`          the ranks over which the training loop sums losses
-    `dp_rank`        data-parallel index of this rank, which decides the rows of a global batch that it reads
+    `dp_rank`        data-parallel index of this rank, which decides the rows that it reads
     `metrics`        training metrics, over the rows of all steps since they were last read
-    `loss_scale`     the loss scale for fp16; None for other precisions
-    `average`        the moving average of the parameters; None if the plan has none
-    `is_replicated`  whether every rank has the whole model and the whole optimizer state
+    `loss_scale`     loss scale for fp16; None for other precisions
+    `average`        moving average of the parameters, or None
+    `is_replicated`  every rank has the whole model and the whole optimizer state
     """
 
     def __init__(

@@ -1,11 +1,10 @@
 """Construction of the torch module of a graph: nested `torch.fx.GraphModule`s whose children have the recipe's names.
 
-Each block, and each copy of a `repeat`, is a GraphModule of its own, so it can be sharded, checkpointed or compiled as
-a whole. A name with a dot, such as `layers.0`, is a child `0` of a plain `nn.Module` `layers`. A parameter's name is
-the path of its node and torch's name within the layer: `gpt.layers.3.attn.qkv.weight`.
-
-Arguments are positional, in the order of `graph.inputs`. The outermost module returns a tuple in the order of
-`graph.outputs`; a nested module only if it has several outputs."""
+block                a GraphModule, as each copy of a `repeat`, so it can be sharded or compiled as a whole
+child `layers.0`     a child `0` of a plain `nn.Module` `layers`
+parameter            path of its node and torch's name in the layer: `gpt.layers.3.attn.qkv.weight`
+arguments            positional, in the order of `graph.inputs`
+result               tuple in the order of `graph.outputs`; a nested module with one output returns this tensor"""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Sequence parallelism (`sequence: true`): between divided layers, each rank of the `tensor` axis has only some tokens.
 
-A divided layer gathers all tokens, and its partial outputs are summed and scattered by tokens. Norms and residual sums
-work on a rank's own tokens. A value (T, D) is divided along T, except if a node that computes or reads it needs all
-tokens, or if it is sent to another pipeline stage. (Korthikanti et al., Reducing activation recomputation in large
-transformer models, 2022)
+A divided layer gathers all tokens, and its partial outputs are summed and scattered by tokens. A value (T, D) is
+divided along T, except if a node that computes or reads it needs all tokens, or if another pipeline stage reads it.
+(Korthikanti et al., Reducing activation recomputation in large transformer models, 2022)
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Predictions of a trained model for new rows, in the order of the rows: one for each row, or for each window of rows.
 
-The input is divided into pieces (ranges of rows). With `ranks`, several processes each take the next free piece, and
-the results are put back into order. Only a few pieces per rank are under way, so that neither a long input nor a slow
-rank fills the memory."""
+The input is divided into pieces (ranges of rows). With `ranks`, several processes each take the next free piece. Only a
+few pieces per rank are under way, so that neither a long input nor a slow rank fills the memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Rows of csv and JSON lines files, read in pieces of a few MiB that end at line ends.
 
-A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), not on the rest of its
-column. A csv with quotes may have a line end inside a row, and a compressed file cannot be read from the middle. So
-these are parsed when their pieces are listed."""
+A csv is read as text: the field that reads a value decides its type (`fields.py`). A csv with quotes may have a line
+end inside a row, and a compressed file cannot be read from the middle, so these are parsed when their pieces are
+listed."""
 
 from __future__ import annotations
 

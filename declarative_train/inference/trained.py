@@ -1,7 +1,6 @@
 """Trained model, loaded from a run or one of its checkpoints, with everything that is needed to use it.
 
-A copy of a `step_*` folder is enough, on this machine or at any fsspec URL: it contains the plan with the graph, the
-fields with their statistics, and the text of the recipe.
+A copy of a `step_*` folder is enough, because it contains the plan.
 
     UsageError           there is no such run, output or setting: exit code 2
     CheckpointFailure    the run exists but cannot be read: exit code 3

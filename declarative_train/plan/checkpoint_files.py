@@ -1,9 +1,10 @@
 """Checkpoints as files: finding the checkpoints of a run, checking that they are complete, and reading their manifests.
-(`run/checkpoint.py` saves and loads checkpoints; `engine/checkpoints/` writes and reads the tensors.)
 
 A manifest is a JSON file. Its first key, `sha256`, is the checksum of its own text. `files` has the size and checksum
 of every other file in the folder. If several nodes wrote the checkpoint, each wrote a list of its files, and `lists`
 has the size and checksum of these lists.
+
+`run/checkpoint.py` saves and loads checkpoints; `engine/checkpoints/` writes and reads the tensors.
 """
 
 from __future__ import annotations

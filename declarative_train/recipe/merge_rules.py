@@ -192,8 +192,8 @@ def _expand_word(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
     """Return the axes for which `word` stands: `fsdp` -> `{data: {shard: all}}`. Return None for `auto` and `dp`, which
     stand for no axes, and if `path` is not `parallelism`.
 
-    `word`: value of `parallelism` in the base recipe. `over`: the mapping of a later recipe, merged over the result
-    later. If it has a data axis of size `all`, the result has no data axes: only one axis can have this size.
+    `word`: `parallelism` in the base recipe. `over`: the mapping in a later recipe, which is then merged into the
+    result. If it has a data axis of size `all`, the result has none, because only one axis can have this size.
     """
     if path != ("parallelism",) or word.value not in AXES_OF_WORDS:
         return None

@@ -50,11 +50,11 @@ def validate(
     """Return an object of the pydantic class `model` for a mapping, or None and all errors.
 
     `where`        name of the mapping in messages (default: its `type` in backticks)
-    `at`           span at which missing keys are reported (default: that of the mapping's `type`, else of the mapping)
+    `at`           span at which missing keys are reported (default: that of the `type`, else of the mapping)
     `leave`        keys of the mapping that are not read here
     `extra_known`  keys that are suggested for an unknown name in addition to the model's own
     `given`        values of keys in `leave` that the caller has read; a key with errors is absent
-    `elsewhere`    function (unknown key, nearest known key or None) that returns where the key belongs, or None
+    `elsewhere`    function (unknown key, nearest known key or None) -> where the key belongs, or None
     """
     left = frozenset(leave)
     values = {entry.name: to_value(entry.value) for entry in node.entries if entry.name not in left}

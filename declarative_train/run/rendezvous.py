@@ -1,8 +1,8 @@
 """Rendezvous of ranks: a TCPStore of torch in a process of its own, and the handler for torch's elastic launcher.
 
 Through this store the agents of all nodes agree on the nodes of a round, a start of all ranks (`run/coordinator.py`).
-On each node, torch's launcher is configured as if there were only this node, because its barriers between nodes wait
-for minutes for a lost node, and its own rendezvous backends cannot replace a node."""
+torch's launcher on each node knows only this node, because its barriers between nodes wait for minutes for a lost node,
+and its own rendezvous backends cannot replace one."""
 
 from __future__ import annotations
 

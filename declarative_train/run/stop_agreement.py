@@ -1,8 +1,8 @@
 """Agreement of all ranks to stop after the same step, before the run is complete.
 
 Each rank has a number (its vote) for each reason to stop. About once a second, or at each logging step if that is more
-often, the ranks sum these numbers and their step times in the message that sums the losses. From the times, all ranks
-compute the same next step at which to do this. A single process checks after every step."""
+often, the ranks sum these numbers together with the losses. They also sum their step times, to find the same next step
+at which to do this. A single process checks after every step."""
 
 from __future__ import annotations
 

@@ -120,12 +120,13 @@ def open_decompressed(path: str) -> Any:
 
 
 def convert(files: Sequence[str], kind: str, options: object, schema_of: Schema, batches: Batches) -> Table | None:
-    """Return a table of `files` that reads an Arrow file in the cache; this file is written first if it is missing.
-    Return None if no cache folder can be written, or if a server reports neither date nor tag of a file. Raises
-    SourceError.
+    """Return a table of `files` that reads an Arrow file in the cache, which is written first if it is missing. Return
+    None if no cache folder can be written, or if a server reports neither date nor tag of a file. Raises SourceError.
 
-    `kind`: format of the files. `options`: keys of the source that change the rows. `schema_of`: function that returns
-    the schema of all files. `batches`: function that reads the record batches of a file.
+    `kind`       format of the files
+    `options`    keys of the source that change the rows
+    `schema_of`  returns the schema of all files
+    `batches`    reads the record batches of a file
     """
     stamps = [stamp(path) for path in files]
     if any(each is None for each in stamps):

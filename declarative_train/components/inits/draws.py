@@ -2,10 +2,7 @@
 
 So a rank that holds some rows of a parameter computes only these, with the same values as a rank that computes all. The
 random numbers come from `components/counter_rng.py`; normal numbers are made as in Box and Muller (1958). They are
-float32 for every dtype, with 24 random bits, as in torch.
-
-Numbers are computed in blocks that are the same on every rank and fill the processor's vector registers exactly,
-because torch and numpy may compute the last few elements of an array with other rounding."""
+float32 for every dtype, with 24 random bits, as in torch."""
 
 from __future__ import annotations
 

@@ -37,12 +37,11 @@ class _Comment:
 def suppress(
     diagnostics: Iterable[Diagnostic], texts: Mapping[str, str], *, checked: tuple[str, ...] | None = None
 ) -> list[Diagnostic]:
-    """Return the diagnostics that no comment hides, and diagnostics of wrong comments, such as a comment that hides
-    nothing. Comments cannot hide errors.
+    """Return the diagnostics that no comment hides, and diagnostics of wrong comments, such as one that hides nothing.
+    Comments cannot hide errors.
 
     `texts`: {path: text} of the files in which comments are searched. `checked`: prefixes of the codes whose checks
-    have run; None: all. A comment is not reported as unused if its check has not run. After an error, no comment is
-    reported as unused, because later checks have not run.
+    have run; None: all. No comment is reported as unused if its check has not run, or if there is an error.
     """
     found = list(diagnostics)
     left: list[Diagnostic] = []

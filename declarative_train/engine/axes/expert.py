@@ -1,9 +1,8 @@
 """Expert parallelism, the `expert` axis: its ranks have different rows, and each has some experts of every layer `moe`.
 
-Such a layer (or one in a library's model) sends each row to the ranks with its experts, and receives the results
-(`ExpertRanks`). So the gradient of an expert is already the sum over the axis. It is averaged over the ranks with a
-copy of the expert, and divided by the size of the axis. Other parameters are whole on every rank, or sharded over
-`shard` and `expert` together."""
+Such a layer (or one in a library's model) sends each row to the ranks with its experts, and receives the results. So an
+expert's gradient is already the sum over the axis, and is divided by its size; it is averaged over ranks with a copy of
+the expert. Other parameters are whole on every rank, or sharded over `shard` and `expert` together."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Sharded data parallelism, the `shard` axis: torch's `fully_shard` distributes parameters, gradients and optimizer
 state over the ranks, one unit (repeated block) after the other.
 
-No rank ever has the whole model: it is built on the meta device, and each rank fills its shards after sharding. With
-the axis `replicate` there are several copies of the sharded model (torch's hybrid sharding). In a pipeline, parameters
-stay gathered between forward and backward, because schedules that split the backward would otherwise lose gradients.
+No rank ever has the whole model: it is built on the meta device, and each rank fills its shards. With the axis
+`replicate` there are several copies of the sharded model (hybrid sharding). In a pipeline, parameters stay gathered
+between forward and backward; schedules that split the backward would otherwise lose gradients.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Tensor parallelism, the `tensor` axis: its ranks read the same rows, and each computes some features, heads or
 vocabulary.
 
-The parameters of the layers that the plan divides (`Cuts`) are replaced by this rank's parts: plain tensors, so other
-axes can replicate or shard them. Autograd functions around a layer sum its outputs and the gradients of its inputs over
-the ranks. Undivided parameters have the same value and gradient on all ranks.
+The parameters of divided layers (`Cuts`) are replaced by this rank's parts: plain tensors, so other axes can replicate
+or shard them. Around a layer, its outputs and the gradients of its inputs are summed over the ranks. Undivided
+parameters have the same value and gradient on all ranks.
 """
 
 from __future__ import annotations

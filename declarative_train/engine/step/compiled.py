@@ -1,8 +1,8 @@
 """Compilation of the model's units (its repeated blocks) with torch's compiler. Equal units share one compiled program.
 
-Every block is an `fx.GraphModule` with a class of its own, and the compiler would compile 32 equal blocks 32 times. So
-blocks that differ only in the values of tensors get the same class. After `recompile_limit` programs for one function
-torch would run further calls uncompiled; the limit is raised to the number that the units may need."""
+Every block is an `fx.GraphModule` with a class of its own, and the compiler would compile each one. So blocks that
+differ only in the values of tensors get the same class. The limit `recompile_limit`, after which torch would run
+further calls uncompiled, is raised to the number of programs that the units may need."""
 
 from __future__ import annotations
 

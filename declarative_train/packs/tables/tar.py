@@ -1,8 +1,7 @@
 """Source that reads tar archives: a table of the files in them. Archives are not unpacked.
 
 In `cat/17.jpg`, as in the webdataset format, `cat/17` is the key of a sample and `jpg` is the column. The index of an
-archive (the offset of each file) is computed once and cached by path, size and date. A summary of the indexes is cached
-too, so that a source can be opened without them.
+archive (the offset of each file) is cached by path, size and date, and so is a summary with which a source is opened.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Chat templates: render a dialogue as text, encode it, and mark the tokens that count in the loss.
 
-A dialogue is a list of messages {role, content, ...}, as JSON text. The rendered text is that of `apply_chat_template`
-of transformers. The assistant's answers count in the loss, unless a message has a flag that excludes it (`FLAGS`). An
-answer is the text within the tag `{% generation %}`. Without this tag, it is the text that the template's loop over
-messages writes for the assistant's message, without the prompt for an answer."""
+A dialogue is a list of messages {role, content, ...}, as JSON text; it is rendered as by `apply_chat_template` of
+transformers. The assistant's answers count in the loss, except those of messages with a flag (`FLAGS`). An answer is
+the text in the tag `{% generation %}` or, without this tag, what the template's loop over messages writes for the
+assistant's message after the prompt for an answer."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """Generation of text with a trained model, token by token, from a prompt.
 
 Keys and values are cached if every node is causal self-attention or treats positions one by one. Otherwise, and for
-texts longer than the context, all positions in the context are computed again for each token.
-
-The context is the length of the samples in training. It is that of the published model with which training began, if
-this is longer and every node accepts sequences of any length.
+texts longer than the context, all positions in the context are computed again for each token. The context is the length
+of the samples in training, or a longer one of the published model if every node accepts any length.
 
 T positions, V vocabulary.
 """

@@ -46,8 +46,8 @@ def pieces_of_texts(texts: Sequence[Sequence[int]], trained: Sequence[Sequence[b
 
 
 def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dict[str, np.ndarray]:
-    """Return the arrays (N, L) of N packed rows, by name. A row has pieces (texts or parts of texts), then padding up
-    to the length L. `outputs`: names of the arrays to make.
+    """Return the arrays (N, L) of N packed rows, by name: pieces (texts or parts of texts), then padding up to the
+    length L. `outputs`: names of the arrays to make.
 
     ids        tokens; `pad` in padding
     mask       false in padding

@@ -148,10 +148,10 @@ def _find_doubtful(
 
     - if no candidate is promising, the smallest one that is not traced
     - otherwise the one that `fastest` chooses, if it does not fit by its estimate
-    - otherwise the one with the shortest time, if it is not traced, and if a simpler mode is chosen should it not fit
+    - otherwise the one with the shortest time, if it is not traced, and a simpler mode would be chosen if it did not fit
 
-    `promising`: the candidates that may fit. `possible`: all candidates without an error. `known`: {name of a traced
-    candidate: its memory in bytes}."""
+    `promising`: candidates that may fit. `possible`: all without an error. `known`: {traced candidate: its memory in
+    bytes}."""
     if not promising:
         left = [each for each in possible if each.candidate.words not in known and target.holds(each.least_bytes)]
         return _smallest(left) if left else None

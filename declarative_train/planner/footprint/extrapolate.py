@@ -1,8 +1,7 @@
 """Extrapolation of the memory of a step from traces with 3 and 4 copies of a block to any number of copies.
 
 Live memory at any moment grows linearly with the number of copies. Operations of the two traces are matched by their
-distance from the beginning or end of a pass; the difference of their live bytes is the memory of one copy. The largest
-extrapolated moment is the peak."""
+distance from the beginning or end of a pass; the difference of their live bytes is the memory of one copy."""
 
 from __future__ import annotations
 

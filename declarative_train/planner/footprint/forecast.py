@@ -1,9 +1,9 @@
 """Prediction of a plan's peak memory: for each pipeline position, one rank runs a step alone, on tensors without
 memory.
 
-Long chains of equal blocks, and many microbatches, are replaced by a few in the traces, and the memory is extrapolated
-(`extrapolate.py`). Very many ranks are replaced by a few. If the trace of a pipeline would still take more than a few
-seconds, its memory is estimated (`planner/estimate/memory.py`) with factors from a trace on one device."""
+To save time, long chains of equal blocks and many microbatches are replaced by a few, and the memory is extrapolated
+(`extrapolate.py`). If the trace of a pipeline would still take more than a few seconds, its memory is estimated
+(`planner/estimate/memory.py`), with factors from a trace on one device."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Count of the bytes of all live tensors while a step runs, by class (parameters, gradients, ...).
+"""Count of the bytes of all live tensors while a step runs, by class.
 
 A dispatch mode sees the storages of the results of each operation; a weak reference reports when a storage is freed.
-Parameters, gradients and optimizer state are recognised by their owner. The class of other storages is the phase of the
-step in which they were created. Memory that a kernel allocates and frees within one operation is not counted."""
+The class is parameters, gradients or optimizer if the storage has such an owner, else the phase of the step in which it
+was created. Memory that a kernel allocates and frees within one operation is not counted."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class Storage:
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counter of live bytes, active within its `with` block. The class of a storage is an index in CLASSES (parameters,
+    """Counter of live bytes, active within its `with` block. A class of storages is an index in CLASSES (parameters,
     ...).
 
-    phase            the class of storages that are created from now on
+    phase            class of storages that are created from now on
     changes          pairs (storage, change in bytes), in order of time
-    operations       for each operation that changed something, a tuple (name, length of `changes` after it, pass).
-                     A pass is a part of the step such as ("forward", index of the forward) or ("backward", index)
-    between          the pass that is recorded for operations outside of autograd
-    total, peak      live bytes now, and their maximum so far
+    operations       for each operation that changed something: (name, length of `changes` after it, pass). A pass is a
+                     part of the step, such as ("forward", index of the forward)
+    between          pass of operations outside of autograd
+    total, peak      live bytes now; the most so far
     copies_reduced   also count the copy that gloo makes of a tensor before it reduces it
     """
 

@@ -40,10 +40,9 @@ def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
 
 
 def _number_parts(each: ColumnValues, both: np.ndarray) -> np.ndarray | None:
-    """Divide rows into groups by their values in the column `each`, and return the index of the group of each row. Rows
-    with equal values form a group; if there are many different numbers, each range of numbers is a group. Return None
-    if the groups would have too few rows on average. `both`: mask of the rows to divide, which have a value in this
-    column and in the target."""
+    """Return the index of the group of each row; rows with equal values in the column `each` form a group. If there are
+    many different numbers, each range of numbers is a group. Return None if the groups would have too few rows on
+    average. `both`: mask of the rows to divide, which have a value in this column and in the target."""
     import numpy as np
 
     values = each.values[both]

@@ -15,13 +15,12 @@ class Bounds:
     """Largest differences between ranks and one process that rounding alone may cause.
 
     start      initial values: fraction of the largest element
-    node       output of a layer: fraction of the largest sum of absolute values that a sample's output has.
-               Running statistic: fraction of its change in the step
+    node       output of a layer: fraction of the largest sum of absolute values of a sample's output. Running
+               statistic: fraction of its change in the step
     gradient   gradient: fraction of its largest element. Loss: fraction of the loss
-    update     change of a parameter, computed from equal gradients: fraction of the largest change in it.
-               Norm of all gradients: fraction of the norm
-    floor      a gradient's largest element counts as at least this fraction of the largest one in the model, because
-               smaller gradients are mostly rounding. The same for the changes of running statistics"""
+    update     change of a parameter, from equal gradients: fraction of the largest change in it. Norm: fraction of it
+    floor      a gradient's largest element counts as at least this fraction of the model's largest one, because smaller
+               gradients are mostly rounding. The same for changes of running statistics"""
 
     start: float
     node: float

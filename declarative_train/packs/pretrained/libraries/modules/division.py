@@ -1,9 +1,8 @@
 """Division of a model of transformers over the ranks of the axes `tensor` and `expert`, by the library's plans.
 
-The plans `tp_plan` and `ep_plan` of the model's class map the name of a module or parameter to its style of division.
-Modules of one layer that work together (attention, a feed-forward network) are a group: all of them are divided, or
-none. Tied parameters are divided in the same way. A group that the library's code cannot compute in parts stays whole;
-this is tried on tensors without values.
+The plans `tp_plan` and `ep_plan` map the name of a module or parameter to its style of division. Modules of one layer
+that work together (attention, a feed-forward network) are a group: all are divided, or none. A group that the library's
+code cannot compute in parts stays whole; this is tried on tensors without values.
 """
 
 from __future__ import annotations

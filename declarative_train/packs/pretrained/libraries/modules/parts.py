@@ -1,11 +1,10 @@
 """Parts of a model of transformers in a pipeline: the modules before the layers, each layer, the norm, and the head.
 
-The library's plan for the model's class (`pp_plan`) names these modules. But the model's own forward computes some
-values outside of them, such as rotary positions and masks. So a layer or the head is run through this forward, in a
-*frame*: a copy of the model in which every other part returns its input.
+The library's plan for the model's class (`pp_plan`) names them. Values that the model's own forward computes outside of
+its modules, such as masks, are needed too. So a layer or the head is run through this forward, in a *frame*: a copy of
+the model in which every other part returns its input.
 
-Each part must read the output of the part before it, and nothing else that depends on a parameter. The forward is tried
-on tensors without values to check this."""
+Each part must read the output of the part before it, and nothing else that depends on a parameter."""
 
 from __future__ import annotations
 
