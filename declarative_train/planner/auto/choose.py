@@ -148,7 +148,7 @@ def _find_doubtful(
 
     - if no candidate is promising, the smallest one that is not traced
     - otherwise the one that `fastest` chooses, if it does not fit by its estimate
-    - otherwise the one with the shortest time, if it is not traced, and a simpler mode would be chosen if it did not fit
+    - otherwise the one with the shortest time, if it is untraced, and a simpler mode would be chosen should it not fit
 
     `promising`: candidates that may fit. `possible`: all without an error. `known`: {traced candidate: its memory in
     bytes}."""
