@@ -115,7 +115,7 @@ class RankCut:
         """Yield a Block for each range of rows or columns of the whole parameter that this rank has, such as its q, k
         and v of a fused `qkv`. `local`: shape of this rank's part of the parameter.
 
-        `rows`: only these rows of the part, from the first of which `Block.local` is counted; None: all rows.
+        `rows`: use only these rows of the part, and count `Block.local` from the first of them; None: all rows.
         `fully_shard`, which divides the part by rows, needs this."""
         rows = range(local[0]) if rows is None else rows
         dim, held, before = self.cut.dim, 0, 0  # elements along `dim` in the local and in the whole tensor

@@ -60,8 +60,8 @@ def _to_signed(word: int) -> int:
 
 
 def _mix(z: torch.Tensor) -> torch.Tensor:
-    """Return `z` (int64) with the bits of each element mixed by the finaliser of SplitMix64. (torch's `>>` fills the
-    upper bits with the sign bit; the masks set them to 0.)"""
+    """Return `z` (int64) with the bits of each element mixed by the finaliser of SplitMix64. Its shifts are logical;
+    torch's `>>` copies the sign bit, so masks set the upper bits to 0."""
     z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _to_signed(0xBF58476D1CE4E5B9)
     z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _to_signed(0x94D049BB133111EB)
     return z ^ ((z >> 31) & ((1 << 33) - 1))

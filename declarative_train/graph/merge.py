@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def adapters_of(graph: Graph, prefix: str = "") -> dict[str, Adapter]:
-    """Return {path of a linear map: its adapter}, in the order of the graph."""
+    """Return {path of a linear map: its adapter}, in the order of the graph. `prefix`: path of the block whose graph it
+    is, with a dot at the end, or ""."""
     return dict(_adapters(graph, prefix))
 
 

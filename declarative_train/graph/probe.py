@@ -53,8 +53,8 @@ class RefusedError(Exception):
 
 
 class BatchMovedError(Exception):
-    """Error: dimension 0 of an output is not the batch, or another dimension depends on the batch size. The text says
-    which."""
+    """Error: dimension 0 of an output is not the batch, or another dimension depends on the batch size. The message
+    says which of the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +233,8 @@ class _TooLargeError(Exception):
 
 
 class _AllocationCounting(TorchFunctionMode):
-    """Mode that counts the elements that `torch.empty` and similar functions allocate. It raises _TooLargeError instead
-    of allocating more than SMALL_PARAMETERS elements."""
+    """Torch function mode that counts the elements that `torch.empty` and similar functions allocate. It raises
+    _TooLargeError instead of allocating more than SMALL_PARAMETERS elements."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -81,8 +81,9 @@ def probabilities(one: Meaning, output: torch.Tensor) -> torch.Tensor:
 
 
 def in_unit(one: Meaning, output: torch.Tensor) -> torch.Tensor:
-    """Return an output as float64 in the unit of the target's columns, for example without normalisation. `output`: (N,
-    *items), one or several values for each of N rows. `one`: the meaning of the output."""
+    """Return an output as float64 in the unit of the target's columns: normalisation is undone, and logarithms of
+    counts become counts. `output`: (N, *items), one or several values for each of N rows. `one`: the meaning of the
+    output."""
     found = output.double().exp() if one.kind == "count" else output.double()
     if one.unit is None:
         return found

@@ -72,8 +72,8 @@ class EvaluationResult:
 
     @property
     def own_value(self) -> float | None:
-        """Value that the trained model has for the metric in `comparison`, which compares it with simple models; None
-        without a comparison."""
+        """Value of the metric `comparison.metric` for the trained model; None without a comparison with simple
+        models."""
         if self.comparison is None:
             return None
         values = self.reports[0].metrics | {name.partition("/")[2]: value for name, value in self.values.items()}

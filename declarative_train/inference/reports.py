@@ -93,7 +93,7 @@ class Gatherer(ABC):
         describe: Callable[[int], tuple[object, object, float | None]],
         origins: Callable[[int], Origin],
     ) -> None:
-        """Update the samples with the largest losses by a further batch. `losses`: (N,), nan for a row without valid
+        """Update the samples with the largest losses with a further batch. `losses`: (N,), nan for a row without valid
         items. `describe(row)`: returns the row's target, prediction and probability. `origins(row)`: returns a function
         without arguments that looks up the row's origin (file and row)."""
         if not self._num_worst:

@@ -85,7 +85,7 @@ class ShardingPlan:
     first            nodes before the first unit: one more group
     last             nodes after the last unit: one more group, which is not freed after the forward
     shared           nodes whose parameters several nodes use; they are in no group, and are never freed
-    reshard          whether gathered parameters are freed between forward and backward; n: one of n shards is kept
+    reshard          whether gathered parameters are freed after the forward; n: they stay divided over n ranks
     keeps_gradients  whole gradients are added up over microbatches and reduced once per step, not after each one
     """
 

@@ -280,7 +280,7 @@ def _with_num_traced(plan: Plan | None, num_traced: int) -> Plan | None:
 
 class ScaleCache:
     """Cache of `MemoryScale` (factors from counted elements of a model to bytes), by precision and recomputation
-    policy. Without a tracer there are none.
+    policy. A call returns None without a tracer.
 
     The factors are measured in a trace of the recipe in mode fsdp on all GPUs. If the model or the batch does not allow
     this mode, the trace uses one device.

@@ -54,11 +54,11 @@ class StopRequest:
     """Request to stop this process, made by a signal. Call `install` from the main thread, and `restore` at the end.
 
     `on_first`   called at the first signal
-    `on_second`  called at the second; None: ignore it, as in a rank, which may get one Ctrl-C twice
+    `on_second`  called at the second; None: it is ignored, because a rank may get one Ctrl-C twice
     `on_late`    called if no step ends in time after the first signal; None: no time limit
     `is_closing` returns whether another rank has exited, so that no step can be completed
     `number`     the first signal; None if there was none
-    `raises`     a second signal raises KeyboardInterrupt in the main thread
+    `raises`     whether a second signal raises KeyboardInterrupt in the main thread
     """
 
     def __init__(

@@ -11,8 +11,7 @@ from declarative_train.components.split import Candidates, Split
 
 
 class SourceSplit(Split):
-    """Rows of another source, which must have the columns that the fields use. `{source: {...}}`
-    is the short form."""
+    """Rows of a separate source with the columns that the fields need. Short form: `{source: {...}}`."""
 
     turn: ClassVar[int] = 0
 

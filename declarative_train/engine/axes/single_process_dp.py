@@ -91,8 +91,8 @@ class Replicas:
         self._num_rows = num_rows
 
     def end(self) -> None:
-        """Tell all replicas that the training forwards of a chunk are done. Later forwards, as those of an evaluation,
-        then do not change running statistics."""
+        """Tell all replicas that the training forwards of a chunk are done. The forwards of an evaluation then do not
+        change running statistics."""
         for groups in self.groups:
             groups.end()
 

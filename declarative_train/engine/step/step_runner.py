@@ -63,8 +63,8 @@ class StepRunner:
     ) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
         """Return (factors, counts), one of each for every loss term. A factor is the gradient with which the term's
         backward starts; in fp16 it includes the loss scale. A count is the number of the term's valid items in the
-        global batch. `chunks`: all rows of this rank in the step, divided by forwards. `num_rows`: number of rows of
-        the global batch, without padding."""
+        global batch. `chunks`: all rows of this rank in the step, one chunk for each forward. `num_rows`: number of
+        rows of the global batch, without padding."""
         if self._exact_device is not None and self.objective.items_per_row is None:
             chunks = [self._chunk_to_exact_device(chunk) for chunk in chunks]
         factors, counts = self.scale.of(chunks, num_rows)

@@ -233,8 +233,8 @@ def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | 
 
 
 def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
-    """Return a copy of the map without the prefix `tensors.prefix` in its tensor names, for the files of a model that
-    was saved without its output layer (head)."""
+    """Return a copy of the map `tensors` without the prefix `tensors.prefix` in its tensor names, for the files of a
+    model that was saved without its output layer (head)."""
     cut = {
         name: [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
         for name, parts in tensors.entries.items()

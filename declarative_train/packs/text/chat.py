@@ -340,9 +340,9 @@ def _find_answers(
     found: Tokenizer,
     schemas: Sequence[object] | None,
 ) -> list[Span]:
-    """Return the spans (begin, end) of the messages with the indices `learnt` in `whole`, the dialogue's text. The
-    prompt before an answer is not in its span. Text after the template's loop over messages belongs to the last
-    message. Raises ChatError if the spans cannot be found."""
+    """Return the spans (begin, end) of `whole`, the text of the dialogue, that belong to the messages with the indices
+    `learnt`. The prompt before an answer does not belong to it. Text after the template's loop over messages belongs to
+    the last message. Raises ChatError if the spans cannot be found."""
     text, passages = _turns(template, given, found, schemas)
     written = [(number, begin, end) for number, begin, end in passages if number is not None and end > begin]
     if text != whole or not written:

@@ -83,8 +83,8 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
-    """Return a layer through which the model can copy the target to the output `wire`, or None. It is a layer in which
-    a position can depend on later ones, and that reads the columns of `target` shifted by one row."""
+    """Return a layer through which the output `wire` can copy the target, or None. The layer reads the columns of
+    `target` shifted by one row, and a position of its output can depend on later positions of its input."""
     assert draft.scope is not None
     for source in reversed(list(walk(Frame(draft.scope), [wire], _follow_rows))):
         if isinstance(source.node, LayerNode) and _sees_all(source.node, source.inputs):

@@ -322,8 +322,8 @@ class _Expander:
 
     def _name_param(self, written: Mapping, field: str, span: Span) -> str | None:
         """Return the parameter of a shipped block that sets the key `field` of a node in the block; None if it is not
-        known. `written`: keys of the node before rendering. `span`: place of the value in the recipe. If several
-        parameters have their values from this place (a published model), it is the one that the template of `field`
+        known. `written`: keys of the node before rendering. `span`: where the recipe has the value of the key. If
+        several parameters have their values from there (a published model), it is the one that the template of `field`
         reads."""
         names = self._given.get(span, ())
         if len(names) > 1:

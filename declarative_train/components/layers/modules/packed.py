@@ -226,7 +226,7 @@ def _can_hold(part: nn.Module) -> bool:
 
 def hold(roots: Sequence[nn.Module], storages: Mapping[str, StorageName]) -> None:
     """Replace the weights named in `storages` by empty packed weights, which `as_written` fills later. `roots`: modules
-    that share these weights; it is done in all of them. `storages`: {name of a weight in `roots[0]`: its number
+    that share these weights; they are replaced in all of them. `storages`: {name of a weight in `roots[0]`: its number
     format}."""
     named = roots[0].named_parameters(remove_duplicate=False)
     names = {id(item): name for name, item in named if name in storages}

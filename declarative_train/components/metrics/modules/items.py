@@ -202,7 +202,7 @@ class OfRanking(MetricModule):
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def update(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> None:
-        """Store copies of a batch's scores and answers. An item with weight 0 gets the answer -1, which means that it
+        """Store copies of a batch's scores and targets. An item with weight 0 gets the target -1, which means that it
         does not count. Copies are needed because the tensors of a batch are reused.
         """
         assert target is not None
