@@ -145,8 +145,8 @@ class Counted(Metric, ABC):
 class PrecisionMetric(Counted):
     """Precision: of the items that are predicted as a class, the share that belongs to the class.
 
-    For the task `binary` it is the precision of the positives. For `multilabel` and `multiclass`, the precisions of the
-    labels or classes are joined by `average`."""
+    With the task `binary` it is the precision of the positives. With `multilabel` or `multiclass`, `average` combines
+    the precisions of the labels or classes."""
 
     type: Literal["precision"] = "precision"
 
@@ -154,9 +154,8 @@ class PrecisionMetric(Counted):
 class Recall(Counted):
     """Recall: of the items that belong to a class, the share that is predicted as the class.
 
-    If input and target are both (B, K): the recall of each of K labels. If they have another equal shape: that of
-    the positives. If the input also has a class dimension: that of each class. Results of several labels or classes
-    are joined by `average`."""
+    With the task `binary` it is the recall of the positives. With `multilabel` or `multiclass`, `average` combines the
+    recalls of the labels or classes."""
 
     type: Literal["recall"] = "recall"
 
@@ -164,9 +163,8 @@ class Recall(Counted):
 class F1(Counted):
     """F1 score: the harmonic mean of precision and recall.
 
-    If input and target are both (B, K): the F1 score of each of K labels. If they have another equal shape: that of
-    the positives. If the input also has a class dimension: that of each class. Results of several labels or classes
-    are joined by `average`."""
+    With the task `binary` it is the F1 score of the positives. With `multilabel` or `multiclass`, `average` combines
+    the F1 scores of the labels or classes."""
 
     type: Literal["f1"] = "f1"
 
@@ -175,9 +173,8 @@ class Iou(Counted):
     """Intersection over union (IoU): of the items that are predicted as a class or belong to it, the share that do
     both. With `average: macro` it is the mean IoU of segmentation.
 
-    If input and target are both (B, K): the IoU of each of K labels. If they have another equal shape: that of the
-    positives. If the input also has a class dimension: that of each class. Results of several labels or classes are
-    joined by `average`."""
+    With the task `binary` it is the IoU of the positives. With `multilabel` or `multiclass`, `average` combines the
+    IoUs of the labels or classes."""
 
     type: Literal["iou"] = "iou"
 
