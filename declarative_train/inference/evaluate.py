@@ -76,7 +76,8 @@ class EvaluationResult:
         models."""
         if self.comparison is None:
             return None
-        values = self.reports[0].metrics | {name.partition("/")[2]: value for name, value in self.values.items()}
+        # the report is about the compared output; a metric of the same name may be about another
+        values = {name.partition("/")[2]: value for name, value in self.values.items()} | self.reports[0].metrics
         return values.get(self.comparison.metric)
 
     def as_json(self) -> dict[str, Any]:

@@ -14,11 +14,11 @@ import numpy as np
 from declarative_train.core.machine import install
 from declarative_train.inference.report import Comparison
 from declarative_train.plan.output_semantics import Meaning, meanings
-from declarative_train.plan.subgraph import whole_graph
+from declarative_train.plan.subgraph import prune
 
 if TYPE_CHECKING:
     from declarative_train.data.batch import Batch
-    from declarative_train.plan.plan import Plan
+    from declarative_train.plan.plan import MetricPlan, Plan
 
 Batches = Callable[[], Iterable["Batch"]]
 _BATCH = 1024
@@ -42,8 +42,9 @@ class _Rows(NamedTuple):
 
 def compare(plan: Plan, training: Batches, evaluated: Batches) -> Comparison | None:
     """Fit simple models to the batches `training`, and return their metric on the batches `evaluated`. They need inputs
-    that are numbers, categories or dates, and a target that is one number or class per row. Return None for other
-    inputs and targets, for counts and windows, and if the table is empty or too large."""
+    that are numbers, categories or dates, and a target that is one number or class per row. Rows that the mask of the
+    loss leaves out do not count. Return None for other inputs and targets, for counts, windows and weights of rows, and
+    if the table is empty or too large."""
     found = meanings(plan)
     if not found or not _is_table(plan, found[0]):
         return None
@@ -93,6 +94,8 @@ def _is_table(plan: Plan, one: Meaning) -> bool:
     target = fields.get(one.field or "")
     if target is None or one.kind == "count" or target.tensor.num_elements != 1 or plan.data.window is not None:
         return False
+    if one.mask is not None and (one.mask not in fields or fields[one.mask].tensor.dtype != "bool"):
+        return False
     read = [fields[name] for name in _inputs(plan, one)]
     is_plain = all(each.component.get("type") in ("tensor", "category", "date") for each in read)
     columns = sum(each.tensor.num_elements for each in read)
@@ -100,8 +103,9 @@ def _is_table(plan: Plan, one: Meaning) -> bool:
 
 
 def _inputs(plan: Plan, one: Meaning) -> list[str]:
-    """Return the names of the fields that the model reads, except the field `one.field`, the target."""
-    read = {edge for node in whole_graph(plan).nodes for edge in node.inputs.values()}
+    """Return the names of the fields from which the model computes its output, except the field `one.field`, the
+    target."""
+    read = prune(plan, [one.output]).inputs
     return [field.name for field in plan.data.fields if field.name in read and field.name != one.field]
 
 
@@ -111,18 +115,27 @@ def _most_rows(one: Meaning) -> int:
 
 def _choose_metric(plan: Plan, one: Meaning) -> str:
     """Return the name of the metric by which simple models are compared with the run's model. It is the recipe's first
-    metric of this output that can be computed for simple models, else a default for this kind of output. `one`: meaning
-    of the output."""
-    own = [str(each.component["type"]) for each in plan.objective.metrics if each.input == one.output]
+    metric of this output that is computed for simple models in the same way, else a default for this kind of output.
+    `one`: meaning of the output."""
+    own = [str(each.component["type"]) for each in plan.objective.metrics if _is_alike(each, one)]
     known = _NUMBER_METRICS if one.kind == "number" else _CLASS_METRICS
     return next((each for each in own if each in known), known[0])
 
 
+def _is_alike(metric: MetricPlan, one: Meaning) -> bool:
+    """Return whether a metric has the target and the mask of the output `one`, and joins classes as `_score` does."""
+    if metric.component["type"] == "f1" and one.kind == "yes_no":  # of the positives only
+        return False
+    is_macro = metric.component.get("average", "macro") == "macro"
+    return is_macro and (metric.input, metric.target, metric.mask) == (one.output, one.target, one.mask)
+
+
 def _read(plan: Plan, one: Meaning, batches: Batches, most: int | None = None) -> _Rows:
-    """Return the inputs and the targets of the rows in the batches. If there are more than `most` rows, return `most`
-    of them, evenly spaced. `one`: an output of the model, with the name of its target."""
+    """Return the inputs and the targets of the rows that count in the batches. If there are more than `most` rows,
+    return `most` of them, evenly spaced. `one`: an output of the model, with the names of its target and its mask."""
     fields = {field.name: field for field in plan.data.fields}
     parts: list[tuple[list[np.ndarray], list[np.ndarray], np.ndarray]] = []
+    counted = [np.zeros(0, bool)]
     for batch in batches():
         numbers: list[np.ndarray] = []
         words: list[np.ndarray] = []
@@ -132,7 +145,10 @@ def _read(plan: Plan, one: Meaning, batches: Batches, most: int | None = None) -
             is_word = fields[name].component.get("type") == "category" and not array.is_floating_point()
             (words if is_word else numbers).append(array.double().numpy())
         assert one.field is not None
-        parts.append((numbers, words, tensors[one.field].reshape(-1).double().numpy()))
+        answers = tensors[one.field].reshape(-1).double().numpy()
+        parts.append((numbers, words, answers))
+        mask = np.ones(len(answers), bool) if one.mask is None else tensors[one.mask].reshape(-1).numpy()
+        counted.append(mask if one.ignored is None else mask & (answers != one.ignored))
 
     def join(at: int) -> np.ndarray:
         rows: list[Any] = [
@@ -141,9 +157,7 @@ def _read(plan: Plan, one: Meaning, batches: Batches, most: int | None = None) -
         return np.concatenate(rows) if rows else np.zeros((0, 0))
 
     answers = np.concatenate([part[2] for part in parts]) if parts else np.zeros(0)
-    found = _Rows(join(0), join(1), answers)
-    if one.ignored is not None:
-        found = _Rows(*(each[answers != one.ignored] for each in found))
+    found = _Rows(*(each[np.concatenate(counted)] for each in (join(0), join(1), answers)))
     if most is None or len(found.answers) <= most:
         return found
     chosen = np.linspace(0, len(found.answers) - 1, most).astype(np.int64)

@@ -74,7 +74,7 @@ def test_baselines_equal_scikit_learn(
     found = run.evaluate()
     assert found.comparison is not None
     assert found.comparison.metric == metric
-    assert found.own_value == found.values[f"validation/{metric}"]
+    assert found.own_value == pytest.approx(found.values[f"validation/{metric}"], rel=1e-12)
 
     rows = np.arange(400) < 300
     scaled = (x - x[rows].mean(0)) / x[rows].std(0)
@@ -128,3 +128,70 @@ def test_a_sequence_has_no_baselines(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     Path("rows.yaml").write_text(text)
     assert baselines.compare_set(dt.load("rows.yaml").plan().plan, "validation") is None
+
+
+def test_baselines_leave_out_the_rows_that_the_mask_leaves_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    target, x, word = made("class")
+    target[word == "c"] = 1  # masked rows would raise the share of class 1
+    write_rows(target, x, word)
+    text = RECIPE.format(target=CLASS, outputs=2, metric="accuracy", loss="cross_entropy")
+    masked = text.replace("target: y}", "target: y, mask: counts}")
+    kept = "    counts: {type: category, column: word}\n"
+    Path("rows.yaml").write_text(
+        masked.replace("  split:", kept.replace("counts:", "kind:") + "  split:").replace(
+            "  graph:\n", "  graph:\n    counts: kind != 2\n"
+        )
+    )
+    assert baselines.compare_set(dt.load("rows.yaml").plan().plan, "validation") is None  # no field: not known
+    rows = [line.split(",") for line in Path("rows.csv").read_text().splitlines()]
+    lines = [",".join([*row, "counts" if not at else str(row[2] != "c").lower()]) for at, row in enumerate(rows)]
+    Path("rows.csv").write_text("\n".join(lines) + "\n")
+    for kind, is_compared in (("bool", True), ("float32", False)):
+        field = f"    counts: {{column: counts, dtype: {kind}}}\n"
+        Path("rows.yaml").write_text(masked.replace("  split:", field + "  split:"))
+        found = baselines.compare_set(dt.load("rows.yaml").plan().plan, "validation")
+        assert (found is not None) == is_compared
+        if found is not None:
+            share = target[300:][word[300:] != "c"].mean()
+            assert found.values["majority"] == pytest.approx(max(share, 1 - share))
+
+
+def test_baselines_are_compared_by_a_metric_of_the_same_meaning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_rows(*made("class"))
+    text = RECIPE.format(target=CLASS, outputs=1, metric="f1", loss="bce_with_logits")
+    one = text.replace("input: net", "input: logit").replace("objective:", "    logit: net[:, 0]\nobjective:")
+    Path("rows.yaml").write_text(one)
+    found = dt.load("rows.yaml").run(quiet=True).evaluate()
+    assert found.comparison is not None
+    assert found.comparison.metric == "accuracy"  # f1 is of the positives alone, the baselines' a mean over classes
+    three = "{type: category, column: y, num_classes: 3}"
+    text = RECIPE.format(target=three, outputs=3, metric="accuracy", loss="cross_entropy")
+    Path("rows.yaml").write_text(text.replace("[accuracy]", "{accuracy: {top_k: 2}}"))
+    found = dt.load("rows.yaml").run(quiet=True).evaluate()
+    assert found.own_value == found.reports[0].metrics["accuracy"] < found.values["validation/accuracy"]
+
+
+def test_baselines_read_what_their_output_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    target, x, word = made("number")
+    write_rows(target, x, word)
+    text = RECIPE.format(target=NUMBER, outputs=1, metric="r2", loss="mse")
+    alone = "objective: {loss: {type: mse, input: net, target: y}, metrics: [r2]}"
+    Path("rows.yaml").write_text(text)
+    wanted = baselines.compare_set(dt.load("rows.yaml").plan().plan, "validation")
+    both = "one: {type: mse, input: net, target: y}, two: {type: mse, input: other, target: twice}"
+    text = text.replace(alone, f"objective: {{losses: {{{both}}}, metrics: {{r2: {{of: two}}}}}}")
+    text = text.replace("    y: {", "    again: {columns: [y]}\n    y: {")
+    text = text.replace(
+        "    net:", "    other: {type: linear, out_features: 1, input: joined}\n    twice: again * 2\n    net:"
+    )
+    text = text.replace("out_features: 1}}", "out_features: 1, input: joined}}")
+    Path("rows.yaml").write_text(text.replace("net: {type: mlp,", "net: {type: mlp, input: joined,"))
+    found = dt.load("rows.yaml").run(quiet=True).evaluate()
+    assert found.comparison == wanted  # without `again`, which holds the target
+    assert found.own_value == found.reports[0].metrics["r2"] != found.values["validation/r2"]
