@@ -119,11 +119,11 @@ _uncounted: int | None = None
 
 
 def count_written(written: int, keep: str) -> None:
-    """Record that `written` bytes were added to the cache. If the cache is too large, delete old entries. `keep`: path
-    of an entry that is not deleted.
+    """Record that `written` bytes were added to the cache, and delete old entries if it is too large. `keep`: path of
+    an entry that is not deleted.
 
-    The size of the cache is measured at the first write of the process. It is measured again each time that 1/32 of the
-    limit (at most 1 GiB) was written: not at every write, because that looks at every file."""
+    The size of the cache is measured at the first write of the process, and then each time that 1/32 of the limit (at
+    most 1 GiB) was written, because measuring looks at every file."""
     global _uncounted
     is_first, _uncounted = _uncounted is None, (_uncounted or 0) + written
     if is_first or _uncounted > min(_MOST_UNCOUNTED, limit_bytes() // 32):

@@ -113,8 +113,8 @@ def files_of_index(path: str, index: object) -> dict[str, str]:
 
 
 def header_of(path: str) -> Header | None:
-    """Return the names, shapes and dtypes of the tensors in a weights file; None for some files of torch, which only
-    the run reads. Raises ValueError and OSError."""
+    """Return the names, shapes and dtypes of the tensors in a weights file. Return None for a file of torch that cannot
+    be loaded now, or is too large to be read completely. Raises ValueError and OSError."""
     if path.endswith(INDEX):
         return _header_of_index(path)
     if path.endswith(".safetensors"):

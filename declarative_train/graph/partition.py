@@ -11,13 +11,11 @@ from declarative_train.graph.graph import Edge, Graph, Node, above
 
 
 def split_batch_graph(graph: Graph, bound_to_model: Collection[str]) -> tuple[Graph, Graph]:
-    """Divide a graph in two. Return (batch graph, model graph): the nodes that are computed from fields alone, and all
-    other nodes.
+    """Return (batch graph, model graph): the nodes that are computed from fields alone, and all other nodes.
+    `graph.outputs` must be all values that losses and metrics read, fields included.
 
-    `graph.outputs` must be all values that losses and metrics read, fields included. `bound_to_model`: names of
-    parameters, and paths of layers that draw random numbers or mix samples. A node with one of these, and each node
-    that depends on it, belongs to the model.
-    """
+    `bound_to_model`: names of parameters, and paths of layers that draw random numbers or mix samples. The nodes that
+    contain one of these are in the model graph."""
     moved = _find_moved(graph, bound_to_model)
     moved_names = {node.name for node in moved}
     names = {

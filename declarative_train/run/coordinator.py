@@ -75,8 +75,8 @@ class Coordinator:
         self.lines: list[str] = []
 
     def exchange(self, status: NodeStatus) -> Order:
-        """Process the newest `status` of node 0's agent, and those that the agents of the other nodes have sent. Return
-        the order for all agents."""
+        """Process the newest status of every node's agent: `status` of node 0, and those that the other nodes have
+        sent. Return the order that all agents must carry out."""
         now_s = time.monotonic()
         self._seen[status.node] = Seen(status, now_s, self._begun_s)
         if self._store is not None:
@@ -333,8 +333,8 @@ class Coordinator:
         self._send(Order("end", self._number, self._order.agents))
 
     def _close(self, now_s: float) -> None:
-        """Call `_decide` when the round (a start of all ranks) has ended on all nodes that answer, or after `CLOSING_S`
-        seconds."""
+        """Call `_decide` when the round (a start of all ranks) has ended on all nodes that still answer, but at most
+        `CLOSING_S` seconds after the agents were told to end it."""
         results = self._results()
         going = [
             place

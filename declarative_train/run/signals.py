@@ -162,12 +162,12 @@ class StopRequest:
         on_late()
 
     def _is_late(self, begun_s: float) -> bool:
-        """Return whether the time for stopping the run is over. `begun_s`: time of the first signal.
+        """Return whether the time for stopping the run is over. `begun_s`: time of the first signal. The limit is:
 
-        If another rank has exited, the limit is `CLOSING_GRACE_S` after the first signal. While a checkpoint is being
-        saved, it is `DTRAIN_SAVE_S` after the start of the save. Otherwise it is `DTRAIN_GRACE_S` after the first
-        signal or the end of the last save, whichever is later.
-        """
+        another rank has exited  `CLOSING_GRACE_S` after the first signal
+        a save is in progress    `DTRAIN_SAVE_S` after the start of the save
+        otherwise                `DTRAIN_GRACE_S` after the first signal or the end of the last save, whichever is
+        later"""
         now_s, since_s = time.monotonic(), SAVING.since_s
         if self._is_finished:
             return False

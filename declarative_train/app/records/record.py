@@ -108,13 +108,15 @@ Entry = dict[str, Any]
 
 
 def _read_last_session(path: str) -> tuple[Entry, Entry | None, dict[str, Entry], list[float]]:
-    """Return (first, end, latest, seconds) of the last session (start) of a run. `first`: event of the start. `end`:
-    event of the end, or None. `latest`: {kind: newest event of this kind}; the evaluations of each set are a kind.
-    `seconds`: of the steps, the newest first.
+    """Return (first, end, latest, seconds) of the last session of a run: its events since the run was last started.
+
+    first    event of the start
+    end      event of the end, or None
+    latest   {kind: newest event of this kind}; the evaluations of each set are a kind
+    seconds  durations of the steps, the newest first
 
     Only the end of the file is read. If the session began before that, `first` is {}, and the earlier steps are
-    missing.
-    """
+    missing."""
     latest: dict[str, Entry] = {}
     times: list[float] = []
     ended: Entry | None = None

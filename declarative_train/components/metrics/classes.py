@@ -28,8 +28,11 @@ Task = Literal["binary", "multiclass", "multilabel"]
 
 def task_of(given: Task | None, edges: MetricInputs) -> Task:
     """Return the task of a metric: `given` or, if it is None, the task that follows from the shapes of input and
-    target: multiclass if the input has one more dimension, the classes; multilabel if both are (B, K) with K > 1
-    labels; otherwise binary."""
+    target.
+
+    multiclass  the input has one dimension more than the target, the classes
+    multilabel  both are (B, K) with K > 1 labels
+    binary      otherwise"""
     if given is not None:
         return given
     shape = edges.input.shape

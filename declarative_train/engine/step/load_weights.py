@@ -149,10 +149,12 @@ def write_packed(
     packed: Mapping[str, Packed],
     cuts: Mapping[str, RankCut] = NO_CUTS,
 ) -> None:
-    """Write tensors of `source` into memory. `into`: {name in `source`: tensor that gets the values}. `packed`: {name:
-    format} for those tensors of `into` that are stored in fewer bits (nf4 or int8). They are written one at a time,
-    because each needs memory for its float32 values. `cuts`: {name: the part that this rank has} for tensors that the
-    axis `tensor` or `expert` divides."""
+    """Write tensors of `source` into memory.
+
+    into    {name in `source`: tensor that gets the values}
+    packed  {name: format} for the tensors of `into` that are stored in fewer bits (nf4 or int8). They are written one
+            at a time, because each needs memory for its float32 values
+    cuts    {name: the part that this rank has} for tensors that the axis `tensor` or `expert` divides"""
     if plain := {name: target for name, target in into.items() if name not in packed}:
         source.write(plain, cuts)
     for name in into:

@@ -230,8 +230,8 @@ def model_facts(
 
 
 def facts_of(plan: Plan) -> ModelFacts:
-    """Return the facts about the part of a plan's model that one rank computes. It is the whole model, except if the
-    axes `tensor`, `context` or `expert` divide it."""
+    """Return the facts about the part of a plan's model that one rank computes. It is the whole model, unless the axes
+    `tensor`, `context` or `expert` divide it."""
     training = plan.training
     return facts_of_rank(
         plan.layout,

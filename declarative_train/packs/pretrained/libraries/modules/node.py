@@ -1,9 +1,8 @@
-"""Module of a node that is a library's model. It is the library's class, with a forward that accepts inputs by position
-on any device.
+"""Module of a node that is a library's model: the library's class, with a forward that takes the node's inputs by
+position.
 
-Each model is created once per process, with parameters on the meta device and real buffers, and then copied: creating a
-large model takes seconds, and a plan builds it several times.
-"""
+Each model is created once per process, with its parameters on the meta device, and then copied: creating a large model
+takes seconds, and a plan builds it several times."""
 
 from __future__ import annotations
 
