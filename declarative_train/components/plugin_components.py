@@ -346,8 +346,8 @@ def make_seeded(component: Makeable) -> tuple[Any, bool]:
 
 
 def line_in_plugin(error: BaseException, path: str) -> str:
-    """Return the last line of the plugin's file in the traceback of an error, as `; mine.py, line 12`, or "" if no line
-    of the file is in the traceback."""
+    """Return the last line of the plugin's file in the traceback of an error as text, such as `; mine.py, line 12`.
+    Return "" if the traceback has no line of the file."""
     from traceback import extract_tb
 
     from declarative_train.files.open_files import format_path

@@ -37,8 +37,9 @@ class Draw(NamedTuple):
 
 
 class Split(Component, ABC):
-    """Split: rule that chooses the rows of one set from the rows of the source. `turn`: order in which splits choose,
-    lowest first; equal ones in the order of the recipe, those of the type `last` in the reverse order.
+    """Split: rule that chooses the rows of one set from the rows of the source. `turn`: splits choose in the order of
+    this number. Splits with the same number choose in the order of the recipe; those of the type `last` in the reverse
+    order.
 
     0   sets defined by values or by their own source
     1   the last rows

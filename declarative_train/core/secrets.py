@@ -2,7 +2,7 @@
 
 masked       for text that is only displayed or logged
 with_names   for text that is read again later: writes `{{ env.NAME }}` instead of a value of the environment
-with_values  replaces it by the value in the environment of the process that reads the text"""
+with_values  replaces `{{ env.NAME }}` by the value in the environment of the process that reads the text"""
 
 from __future__ import annotations
 

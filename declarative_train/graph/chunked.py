@@ -86,9 +86,9 @@ def heads_of(graph: Graph, terms: Iterable[ChunkedTerm]) -> frozenset[str]:
 
 
 def head_of(graph: Graph, edge: Edge) -> str:
-    """Return the path of the linear layer whose output is `edge` (a value in the graph). Raises NoHeadError if `edge`
-    is not the output of a linear layer, or if the layer cannot be replaced by a HeadNode, for example because other
-    nodes read its output too."""
+    """Return the path of the linear layer whose output is `edge` (a value in the graph). Raises NoHeadError if no
+    linear layer computes `edge`, or if a HeadNode cannot replace the layer, for example because other nodes read its
+    output."""
     name, _, output = edge.partition(":")
     if not output:
         raise NoHeadError("its input is a field")

@@ -1,8 +1,8 @@
 """Cost of the nodes of a graph, computed from shapes: floating-point operations and memory traffic.
 
 Operations are counted as by torch's own counter (`torch.utils.flop_counter`): two for each multiply-add of matrix
-products, convolutions and attention, causal attention as much as full attention. Other nodes count as memory traffic
-only. In the backward, a product is computed once for each of its two operands that needs a gradient."""
+products, convolutions and attention. Causal attention counts as much as full attention. Other nodes count as memory
+traffic only. In the backward, a product is computed once for each of its two operands that needs a gradient."""
 
 from __future__ import annotations
 

@@ -72,9 +72,9 @@ class Observer:
         spec: TensorSpec,
         span: Span,
     ) -> ObservedValues | None:
-        """Return the values of a layer on the sample rows, or None if the values of its inputs are unknown, or if the
-        layer fails or is never evaluated: layers of plugins, and those with parameters or buffers, random numbers or
-        mixed samples.
+        """Return the values of a layer on the sample rows. Return None if the values of its inputs are unknown, or if
+        the layer fails. Layers of plugins are not evaluated (None), nor layers that have parameters or buffers, draw
+        random numbers or mix samples.
 
         `inputs`, `specs`: values and specs of the inputs by port. `spec`: spec of the output. `span`: the layer's place
         in the recipe."""
@@ -159,8 +159,8 @@ def first_row(bad: torch.Tensor) -> int | None:
 def narrow(
     spec: TensorSpec, seen: ObservedValues | None, mask: ObservedValues | None = None, ignored: int | None = None
 ) -> TensorSpec:
-    """Return `spec` with the interval from the least to the greatest of the values `seen` on the sample rows, without
-    those where `mask` is 0, and those equal to `ignored` (such as `ignore_index`).
+    """Return `spec` with the interval from the least to the greatest of the values `seen` on the sample rows. Values
+    where `mask` is 0, and values equal to `ignored` (such as `ignore_index`), do not count.
 
     Return `spec` unchanged if no value is left, a value is not finite, the mask does not fit, the dtype is bool, or the
     tensor is a field that declares its range.

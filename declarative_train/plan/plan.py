@@ -79,7 +79,7 @@ class TensorMapPlan:
     drawn     parameters that get random values if the file lacks them
     respelt   dict from the end of a name in older files to the current end
     packed    name of the file's format, if its weights are stored in fewer bits
-    grown     dict from parameter to (rows in the file, more rows of the parameter)
+    grown     dict from parameter to (rows in the file, rows of the parameter, which are more)
     """
 
     entries: dict[str, list[PartPlan]]

@@ -117,8 +117,8 @@ def _fields_in(plan: Mapping[str, Any]) -> Mapping[str, FieldSpec]:
 
 
 def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
-    """Return the names of the fields that the loaded weights depend on, which must keep the statistics of their
-    training.
+    """Return the names of the fields that the loaded weights depend on. They must keep the statistics with which the
+    weights were trained.
 
     For weights of the whole model, these are all fields. For weights of one node, they are the fields from which its
     inputs are computed. If a loss reads the node's output, directly or through nodes without parameters, the fields of

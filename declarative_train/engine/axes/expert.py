@@ -70,8 +70,8 @@ def replicate_all_but_experts(
 def sync_experts(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
     """Return `sync` for a model whose experts are divided over the axis `expert`, with changed `reduce` and `norm`.
 
-    reduce   also divides the gradients of experts by the number of ranks, because they are sums over their rows
-    norm     includes the experts of all these ranks, and counts every other parameter once
+    reduce   also divides the gradients of experts by the size of the axis: they are sums over the rows of its ranks
+    norm     includes the experts of all ranks of the axis, and counts every other parameter once
     """
     group = position.expert
     assert group is not None

@@ -356,8 +356,8 @@ class Wiring:
         return order if not self.has_cycle else list(self.drafts.values())
 
     def _list_predecessors(self) -> dict[str, list[str]]:
-        """Return {node: nodes that must come before it in the order}. These are the nodes that it reads. A `reuse` node
-        also comes after the node that it calls again, unless that node depends on the `reuse` node."""
+        """Return {node: nodes that must come before it}: the nodes that it reads. A `reuse` node must also come after
+        the node that it calls again, unless this would make a cycle."""
         behind = {name: list(self._reads[name]) for name in self.drafts}
         for draft in self._reuses():
             waiting, reached = [draft.target.name], {draft.target.name}
