@@ -24,7 +24,7 @@ class PipelineSchedule:
     splits_backward   gradients of inputs and of weights are two actions. Then torch supports neither `compile` nor a
                       module that is called twice in one stage
     fills_first       a step needs at least as many microbatches as there are stages
-    in_rounds         all rounds of about one microbatch per rank must be of equal size
+    in_rounds         microbatches run in rounds of about one per rank, and all rounds must have the same number
     in_flight         formula in `most_in_flight` for the microbatches of a rank that wait for their backward
     """
 

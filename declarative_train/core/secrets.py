@@ -68,8 +68,9 @@ def list_variables() -> tuple[tuple[str, str], ...]:
 
 
 def variables_in(text: str) -> list[str]:
-    """Return the names of the recorded environment variables whose values occur in `text`. If only a text that was
-    computed from a value occurs, return [`a variable of the environment`]."""
+    """Return the names of the environment variables whose values occur in `text`, among those that recipes or plans
+    have read. If only a text occurs that a template computed from such a value, return [`a variable of the
+    environment`]."""
     found = [name for value, name in used_variables.names.items() if value in text]
     return found or ["a variable of the environment"] * any(each in text for each in used_variables.made)
 

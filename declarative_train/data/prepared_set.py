@@ -273,8 +273,8 @@ def prepare(
 
 
 def _bad_rows(table: Table, rows: SetRows, readers: Sequence[FieldReader], most: int) -> Iterator[BadSampleError]:
-    """Convert the first rows of a set, and yield an error for each row that a field cannot convert. Rows are read in
-    whole chunks, until at least `most` rows are checked."""
+    """Convert the first `most` rows of a set, rounded up to whole chunks, and yield an error for each row that a field
+    cannot convert."""
     for start, numbers in rows.chunks(chunk_rows(readers)):
         if start >= most:
             return

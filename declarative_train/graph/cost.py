@@ -105,12 +105,12 @@ class _Walk(Generic[T]):
         self._held, self._measure = held, measure
 
     def nodes(self, graph: Graph, prefix: str, graded: dict[Edge, bool]) -> dict[str, tuple[T, ...]]:
-        """Return {name: results} for the nodes of `graph`. The results are those of `measure` for the layer or
-        expression or, for a block, for all layers and expressions in it. `prefix`: path of the block whose graph is
-        `graph`, with a dot at the end.
+        """Return {name: results} for the nodes of `graph`. A layer or expression has one result of `measure`; a block
+        has the results of all layers and expressions in it. `prefix`: path of the block whose graph is `graph`, with a
+        dot at the end.
 
-        `graded`: {edge: whether a gradient flows back along it}. The caller sets the inputs of `graph`, and this method
-        adds the outputs of all nodes.
+        `graded`: {edge: whether a gradient flows back along it}. It has the inputs of `graph`, and this method adds the
+        outputs of the nodes.
         """
         found: dict[str, tuple[T, ...]] = {}
         known = graph.specs()

@@ -51,9 +51,9 @@ def graph_module(
     added: Iterable[str] = (),
     is_sharded: bool = False,
 ) -> fx.GraphModule:
-    """Return a GraphModule with the code `lines` and the submodules `modules`, a dict from node name to module. The
-    code calls a node by the attribute that the function `attribute` returns for it. `added`: names of parameters that
-    the caller registers in the module later. `is_sharded`: whether `fully_shard` will be applied to the module."""
+    """Return a GraphModule with the code `lines`. `modules`: its submodules by node name; the code calls a node as
+    `attribute(name)`. `added`: names of parameters that the caller registers in the module later. `is_sharded`: whether
+    `fully_shard` will be applied to the module."""
     is_named = any(is_of_torch(name, is_sharded) for name in (*modules, *added))
     is_named = is_named or any(isinstance(each, Named) for each in modules.values())
     return (Named if is_named else fx.GraphModule)(_root(modules, is_sharded), lines, class_name=class_name)

@@ -53,8 +53,8 @@ def _read(nodes: Iterable[Node]) -> set[Edge]:
 
 
 def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Edge], made: Mapping[str, Edge]) -> Graph:
-    """Return a graph of the `nodes`, with these `outputs`. Its inputs are those fields, and those values in `made`,
-    that it reads. `made`: values that another graph computes from the fields, {name: edge of `graph`}."""
+    """Return a graph of the `nodes` with these `outputs`. Its inputs are the fields that it reads, and the values in
+    `made` that it reads. `made`: {name: edge of `graph`} for values that another graph computes from the fields."""
     read = _read(nodes) | set(outputs.values())
     inputs = {name: spec for name, spec in graph.inputs.items() if name in read}
     inputs |= {name: graph.spec(edge) for name, edge in made.items() if name in read}

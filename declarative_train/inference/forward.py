@@ -26,8 +26,8 @@ _MOST_ELEMENTS = 1 << 22  # in the fields of a batch whose size was not given
 
 
 class Forward:
-    """Forward of a trained model from fields to selected outputs. Nodes with random numbers (`randn_like`) draw the
-    same numbers for a batch with the same rows that begins at the same row of the input."""
+    """Forward of a trained model from fields to selected outputs. The random numbers of nodes such as `randn_like` are
+    seeded by the index of the batch's first row in the input, so that repeated calls draw the same numbers."""
 
     def __init__(self, trained: Trained, outputs: Sequence[str], device: torch.device) -> None:
         plan = trained.plan
@@ -112,9 +112,9 @@ def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
 
 
 def batch_rows(trained: Trained, fields: Sequence[str], wanted: int | None) -> int:
-    """Return the number of rows per batch. It is `wanted`, if this is not None. Otherwise it is the batch size of the
-    run's evaluations, or the microbatch size of a run without evaluations. A batch of small rows has more: up to
-    `_LEAST_ROWS` rows with at most `_MOST_ELEMENTS` values. `fields`: names of the fields that are read."""
+    """Return the number of rows per batch: `wanted` or, if it is None, the batch size of the run's evaluations (without
+    evaluations, the microbatch size). If `wanted` is None and rows are small, this number is raised to `_LEAST_ROWS`,
+    as long as a batch has at most `_MOST_ELEMENTS` values. `fields`: names of the fields that are read."""
     if wanted is not None:
         return wanted
     evaluation = trained.plan.evaluation

@@ -137,8 +137,8 @@ def find_unset_for_model(plan: Plan) -> list[str]:
 
 
 def is_as_signed(text: str) -> bool:
-    """Return whether the JSON text of a plan is unchanged since `sign`: the hash of its values is equal to `identity`
-    in the text."""
+    """Return whether the JSON text of a plan is unchanged since it was signed: its key `identity` is equal to the hash
+    of the other values."""
     data = json.loads(text)
     return isinstance(data, dict) and _digest(data | {"identity": ""}) == data.get("identity")
 

@@ -52,7 +52,7 @@ class Meaning:
     field        field that the target comes from, if values are only reordered or reshaped; else None
     classes      names of the classes, for `class`, and for `yes_no` if the target has two named classes
     class_axis   for `class`: dimension of one sample's output that holds the scores
-    columns      columns of one row of the target; () if a number of the output is not one column
+    columns      columns of one row of the target; () if the numbers of the output do not correspond to columns
     unit         for numbers: conversion of the output to the unit of the columns
     items        shape of the answers for one sample: () for one answer
     ignored      for `class`: target value that does not count (`ignore_index`)
@@ -79,8 +79,8 @@ class Meaning:
 
 
 def meanings(plan: Plan) -> tuple[Meaning, ...]:
-    """Return what the outputs predict (a class, a number, ...), as the losses show it, in the order of the losses. If
-    two losses compare the same output with the same target, the first one decides."""
+    """Return what each output predicts (a class, a number, ...), in the order of the losses, which determine the
+    meaning. Of two losses that compare the same output with the same target, the first one decides."""
     graph = whole_graph(plan)
     found: dict[tuple[str, str | None], Meaning] = {}
     for term in plan.objective.terms:

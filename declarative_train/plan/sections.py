@@ -33,8 +33,8 @@ from declarative_train.recipe.sections.logging import RUNS, PluginSink
 def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[str, UnitPlan]:
     """Return {metric: conversion of its input and target to the unit of the column that the target comes from}.
 
-    `units`: {metric: (target field, unit of this field)}. A conversion is for one row of the field, even if a sample is
-    a window of several rows.
+    `units`: {metric: (target field, unit of this field)}. If samples are windows of several rows, a conversion applies
+    to each row.
     """
     fields = {field.name: field for field in data.fields}
     found = {}

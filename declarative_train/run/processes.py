@@ -334,8 +334,9 @@ def confirm_request(scratch: Path, rank: int) -> None:
 
 
 def exit_late(scratch: Path, loses: bool) -> None:
-    """Exit in the middle of a step, because the run did not stop in the time allowed. The parent prints the reason from
-    a file in `scratch`. `loses`: whether steps are lost, which changes the exit code."""
+    """Exit in the middle of a step, because the run did not stop in the time allowed. Write the reason to a file in
+    `scratch`, which the parent process prints. `loses`: completed steps are lost, so the exit code is that of a failed
+    run."""
     with suppress(OSError):  # the disk may be full
         (scratch / LATE).write_text(late_reason())
     exit_process(code_without_save(loses, signal.SIGTERM))

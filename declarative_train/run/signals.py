@@ -115,8 +115,8 @@ class StopRequest:
         self._write = -1
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal in the main thread. If `raises` is set, a second signal raises KeyboardInterrupt. The
-        watching thread does everything else."""
+        """Handle a signal in the main thread: if `raises` is set, raise KeyboardInterrupt at the second signal. The
+        thread that watches for signals does everything else."""
         if self._is_repeated and self._raises:
             raise KeyboardInterrupt
         self._is_repeated = True

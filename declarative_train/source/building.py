@@ -52,8 +52,7 @@ class Stop(Exception):  # noqa: N818 (not an error: the mistake is reported alre
 
 class _OpenCollection:
     """Mapping or list whose end has not been read yet. `start`: offset of its first character. `place`: line and column
-    of this character. `known`: number of diagnostics and number of nodes when it began, stored as `mistakes` and
-    `first_node`."""
+    of this character. `known`: how many diagnostics and how many nodes there were before it."""
 
     __slots__ = (
         *("anchor", "column", "entries", "first_node", "flow", "has_empty", "height", "is_plain", "items", "key"),

@@ -42,9 +42,8 @@ class Document(NamedTuple):
     """Merged recipe, before its templates are rendered.
 
     complete     False if a base or a `--with` file could not be read, so missing values are not reported
-    base_orders  {path: keys in the base recipe} for mappings in which a later file adds, removes or reorders keys. In a
-                 graph, an inserted node changes the default input of the next one (docs/decisions.md, Q3). Without
-                 `extends`, the base is the recipe before `--with` and `--set`"""
+    base_orders  {path of a mapping: its keys in the base recipe} if a later file adds, removes or reorders its keys.
+                 Without `extends`, the base is the recipe before `--with` and `--set`"""
 
     path: str
     root: Mapping

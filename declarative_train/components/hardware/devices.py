@@ -3,8 +3,8 @@ the figures in bold in the data sheets of Hopper, Ada and Blackwell). AMD's GPUs
 
 NVLink     GB/s one way: half of the figure in the data sheet
 PCIe x16   GB/s one way: 16 in generation 3, 32 in 4, 64 in 5
-network    that of NVIDIA's own servers (DGX). For cards sold for any server: 100 Gb/s for a node of eight (A100 and
-           H100 on PCIe: 200), an assumption
+network    GB/s of one GPU in NVIDIA's own servers (DGX). For cards that any server may have, it is assumed that eight
+           share 100 Gb/s (A100 and H100 on PCIe: 200 Gb/s)
 """
 
 from __future__ import annotations

@@ -98,8 +98,9 @@ def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> Sav
     """Return this rank's process groups for saving. All ranks must call this. `background`: a thread saves while
     training continues. `by_rank_0`: rank 0 alone writes checkpoints that are saved in the background.
 
-    The ranks that write get a group of their own if they save in the background, or if other ranks do not write. If
-    rank 0 writes alone, it needs no such group."""
+    If several ranks write, they get a group of their own when they save in the background, or when other ranks do not
+    write.
+    """
     limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
     num_ranks, rank, writers = len(layout.ranks), distributed.get_rank(), choose_writers(layout)
     reading = make_node_groups(layout, range(num_ranks), None, limit, writes=False)

@@ -70,8 +70,8 @@ class MaskField(PictureField):
 
     @property
     def _outside(self) -> int:
-        """Class number of the pixels that a transform adds outside the image. Transforms fill with 0, so in a Pillow
-        image all class numbers are shifted to make this class 0."""
+        """Class number of the pixels that a transform adds outside the image: with the key `ignore`, the one that
+        ignored pixels have; otherwise 0."""
         return 0 if self.ignore is None else self._num_classes
 
     def check(self, columns: Sequence[Column]) -> ShapeError | None:

@@ -406,8 +406,9 @@ def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[
 
 def _opening(before: str, answer: str, prompt: str, at: int) -> int:
     """Return how many characters at the beginning of `answer` repeat `prompt`, the text with which the template asks
-    for an answer. The repetition may lack tags at the end of the prompt (`<think>`). Return 0 if `before`, the text
-    before the answer, ends with the prompt. `at`: index of the message. Raises ChatError for another beginning."""
+    for an answer. `answer` may omit tags at the end of the prompt, such as `<think>`. `before`: the text before the
+    answer; if it already ends with the prompt, return 0. `at`: index of the message. Raises ChatError if the answer
+    begins with another text."""
     if before.endswith(prompt):
         return 0
     same = _common(answer, prompt)

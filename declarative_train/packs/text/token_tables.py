@@ -218,8 +218,8 @@ class PackedField:
         self.sizes = ends - self._starts
 
     def lay_out(self, samples: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
-        """Return {name: array} for the names `outputs`. Row i of an array belongs to the sample `samples[i]`: its
-        texts, or parts of texts, one after the other, then padding."""
+        """Return the arrays `outputs`, such as `ids` and `mask`, by name. Row i of an array belongs to the sample
+        `samples[i]`: its texts, or parts of texts, one after the other, then padding."""
         packing, tokens = self.packing, self.tokens
         firsts = packing.begins[samples]
         counts = packing.begins[samples + 1] - firsts

@@ -293,7 +293,7 @@ class TokensField(Field):
         return layout.rows((self.output,), pieces, self.longest, self.pad_of(found))[self.output]
 
     def join_columns(self, values: Sequence[np.ndarray]) -> Sequence[object]:
-        """Return for each row the value for `encode`: the value of the field's only column, or a tuple with one value
+        """Return the input of `encode` for each row: the value of the field's only column, or a tuple with one value
         for each key that names a column. `values`: the values of each column of the field."""
         if len(self._columns) == 1:
             return cast("list[object]", values[0].tolist())

@@ -81,8 +81,8 @@ def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
 
 def _find_exchanges(graph: Graph, prefix: str, size: int, widening: int) -> Iterator[tuple[str, Sums]]:
     """Yield (path, communication) for each layer in which the `size` ranks of the axis `context` communicate. `prefix`:
-    path of the graph with a dot at the end, or "". `widening`: bytes of a key's gradient for each byte of the key, if
-    keys travel around a ring; 0 if each rank gathers all keys at once."""
+    path of the graph with a dot at the end, or "". `widening`: if keys travel around a ring, size of a key's gradient
+    divided by the size of the key; 0 if each rank gathers all keys at once."""
     known = graph.specs()
     for node in graph.nodes:
         path, component = f"{prefix}{node.name}", node.component or {}

@@ -152,8 +152,9 @@ def _repack_s(
 def _time_exposed(
     forward_s: float, backward_s: float, number: int, gather_s: float, reduce_s: float, num_nodes: int
 ) -> float:
-    """Return the seconds of a step in which fsdp communicates and no computation runs: the gather of the first unit,
-    and the time by which other communication is longer than the forward or backward at the same time.
+    """Return the seconds of a step in which fsdp communicates and no computation runs. These are the time of the first
+    unit's gather, and the time by which the communication during a forward or backward takes longer than its
+    computation.
 
     `number`                  forwards in a step
     `forward_s`, `backward_s` seconds of one forward and one backward, without communication
@@ -228,7 +229,8 @@ def _moved_s(elements: float, model: ModelFacts, machine: Machine) -> float:
 
 
 def _loss_s(model: ModelFacts, rows: float, machine: Machine) -> float:
-    """Return the seconds of the losses, forward and backward together. Losses are computed in float32."""
+    """Return the seconds that the losses of `rows` samples take, forward and backward together. Losses are computed in
+    float32."""
     moved_s = LOSS_PASSES * 4 * model.scored * rows / machine.memory_per_s
     return max(moved_s, LOSS_CALLS * machine.constants.call_s)
 

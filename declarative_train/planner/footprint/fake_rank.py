@@ -43,9 +43,10 @@ class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Mode in which four operations on fake tensors return usable results.
 
     reading a scalar         1, so that every step counts as finite
-    splitting a tensor       parts of equal sizes, if the sizes are in a tensor, as the numbers of tokens of experts are
+    splitting a tensor       equal parts, if a fake tensor gives their sizes, such as the tokens of each expert
     oneDNN's lstm            a workspace of the size that it has on the CPU; torch would return an empty one
-    grouped matrix product   an empty tensor of the right shape, for the dtypes that torch refuses (not bfloat16)"""
+    grouped matrix product   an empty tensor of the right shape, for the dtypes that torch refuses (not bfloat16)
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _SCALAR and hasattr(args[0], "fake_mode"):

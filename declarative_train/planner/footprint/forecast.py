@@ -258,11 +258,11 @@ def _memory_trace(plan: Plan, rank: int, is_begun: bool) -> MemoryTrace:
 
 
 def _prepare(plan: Plan) -> tuple[Plan, bool]:
-    """Return a smaller plan to trace, and whether gradients already exist when its step begins.
+    """Return a smaller plan to trace, and whether gradients of earlier accumulation steps exist when its step begins.
 
-    The smaller plan has few ranks and, without a pipeline, few accumulation steps. If all accumulation steps do the
-    same work, it has only the last one, and gradients of the earlier ones exist when it begins. Otherwise it has at
-    most two."""
+    The smaller plan has few ranks. Without a pipeline, it has only the last accumulation step if all of them do the
+    same work, otherwise at most two.
+    """
     batch, is_begun = plan.batch, False
     if plan.layout.pipeline is None:
         is_begun = batch.accumulation > 1 and _are_chunks_alike(plan.layout)

@@ -222,9 +222,9 @@ def _uses_index(node: Node) -> bool:
 
 
 def _index(place: re.Match[str]) -> int | None:
-    """Return the number of the `repeat` copy that has a parameter, such as 3 for `layers.3.weight`; None if its name
-    has no such number. `place`: match of a selector with the name. The number is the last one in the matched part of
-    the name; if there is none, it is the number directly after this part."""
+    """Return the index of the `repeat` copy to which a parameter belongs, such as 3 for `layers.3.weight`; None if it
+    belongs to none. `place`: match of a selector with the parameter's name. The index is the last number in the matched
+    part of the name, otherwise the number directly after this part."""
     passed = [part for part in place["body"].split(".") if part.isdigit()]
     behind = place["below"].split(".")[1:2]
     found = passed[-1:] or [part for part in behind if part.isdigit()]

@@ -1,8 +1,7 @@
 """Section `parallelism`: how the ranks share the work, as a product of axes. A word such as `ddp` is short for a common
 product.
 
-The planner replaces `Auto` by `Axes` or `Dp`, which can be run. Only this module turns axes into a mesh; later code
-does not use the word.
+The planner replaces `Auto` by `Axes` or `Dp`. Only this module turns axes into a mesh; later code reads the mesh.
 """
 
 from math import prod

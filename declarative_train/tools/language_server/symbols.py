@@ -100,8 +100,8 @@ class _Finder:
                 yield Occurrence(symbol, span, True)
 
     def _inputs(self, path: Path) -> Iterator[Occurrence]:
-        """Yield the places that define the inputs of a block. `path`: path of the list of inputs or, if it is a
-        mapping, of the mapping whose keys are the inputs."""
+        """Yield the places that define the inputs of a block. `path`: path of `inputs`, which is a list of names or a
+        mapping from names."""
         node = find(self._root, path)
         if not isinstance(node, Sequence):
             yield from self._find_defined(path, "input")

@@ -199,9 +199,11 @@ class _Comparer:
         ]
 
     def _statistic(self, name: str) -> list[tuple[float, int]]:
-        """Return (relative difference, rank) for each rank that has the running statistic `name`. A difference, less
-        the possible rounding error, is relative to the largest change of this statistic in the step, or to
-        `Bounds.floor` times the largest change of any statistic if that is more."""
+        """Return (relative difference, rank) for each rank that has the running statistic `name`.
+
+        Possible rounding errors are first subtracted from a difference. It is then divided by the largest change of
+        this statistic in the step, but at least by `Bounds.floor` times the largest change of any statistic.
+        """
         records = self._index.statistics
         furthest = max(record.moved for record in records.values())
         size = max(records[name].moved, self._bounds.floor * furthest)

@@ -38,8 +38,8 @@ class GradientRow:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Result of the checks of a plan. `problems`: a sentence for each mistake. `rows`: table of how gradients are
-    reduced, with a row for each way. `num_classes`: number of kinds of ranks; ranks of one kind do the same work with
+    """Result of the checks of a plan. `problems`: a sentence for each mistake. `rows`: one row for each different way
+    in which gradients are reduced. `num_classes`: number of kinds of ranks; ranks of one kind do the same work with
     different rows of the batch."""
 
     num_classes: int

@@ -122,8 +122,8 @@ class CrossEntropies:
 
 
 class ItemLoss:
-    """Function that returns the values for `MeanOfItems` if the loss has computed them in `chunks`: its input, which is
-    the cross entropy of each item (B, *S), and the weights of the items."""
+    """Function for `MeanOfItems`, for a loss with the key `chunks`, which has already computed the cross entropy of
+    each item. Returns this cross entropy, its `input` (B, *S), and the weights of the items."""
 
     def __init__(self, ignore_index: int | None) -> None:
         self._ignore_index = ignore_index

@@ -98,8 +98,8 @@ class LibraryLayer(Layer):
 
     @abstractmethod
     def check_inputs(self, inputs: Inputs) -> ShapeError | None:
-        """Return an error if the keys or inputs of the node do not fit the model, otherwise None. Some of these errors
-        are raised instead, as LibraryError. The check may import the library."""
+        """Return an error if the keys or inputs of the node do not fit the model, otherwise None. Raises LibraryError
+        if the library cannot create the model. The check may import the library."""
 
     @abstractmethod
     def make(self, inputs: Inputs, *, draws: bool) -> nn.Module:
