@@ -50,7 +50,7 @@ class Table(ABC):
     files               the files that are read
     blocks              (blocks + 1,) first row of each block that is read whole, then `num_rows`; None: single rows
     blocks_may_be_cut   reading a part of a block costs only a part of the time
-    fingerprint         text that changes with the files, their sizes and dates; None: nothing about rows is cached
+    fingerprint         text that changes with the files, their sizes and dates; None: row statistics are not cached
     members             for a mixture: (name, first row) of each of its sources
     tables              for a mixture: the tables of its sources
     skipped             (position, reason) of each row that could not be parsed"""

@@ -89,7 +89,7 @@ class EstimatePlan:
     low_s, high_s         range that contains 90 of 100 measured steps
     exposed_s             communication while nothing is computed
     bubble_s              idle time in the pipeline
-    data_s                time to make the batches of a step; the step waits if it is shorter
+    data_s                time to make the batches of a step; a shorter step waits for them
     mfu, hfu              share of the device's peak rate, without and with recomputed operations
 
     Seconds are per optimizer step; None if the speed of the hardware is unknown.

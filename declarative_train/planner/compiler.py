@@ -89,9 +89,8 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
     """Return the plan, or None if there is an error, and the diagnostics of all passes.
 
     `offline`     do not read sources on other machines; a recipe with such a source gets no plan
-    `tracer`      predicts the memory of a step by tracing it, if the result depends on the memory; None: memory is
-                  computed from shapes
-    `traces_all`  always trace"""
+    `tracer`      predicts the memory of a step by tracing it; None: memory is computed from shapes
+    `traces_all`  use the tracer even if nothing depends on the memory"""
     waiting = unrun_plugins(recipe)
     inherited, found = inherit_fields(recipe, offline=offline)
     data, diagnostics = describe(

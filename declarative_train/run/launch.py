@@ -73,7 +73,7 @@ def launch(
     `sinks`       function that opens the sinks; None: those of the terminal and of the plan
     `hosted`      the run must not end this process (a notebook): a second interrupt raises KeyboardInterrupt
     `folder`      the run's folder; None: a new one among the runs of the recipe
-    `seat`        index and address of this node, node 0 of several; None: one node
+    `seat`        on several nodes: index and address of this node, which is node 0; None: one node
     `head`        the key-value store that this node serves to the others
     `recompile`   function from a number of nodes to the plan for it; None: the number is fixed
     `work`        function that the ranks call instead of training

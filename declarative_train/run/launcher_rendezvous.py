@@ -37,6 +37,8 @@ def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, 
     `world`: number of ranks. `visible`: devices of this rank, which it writes to the first store."""
     from torch.distributed.distributed_c10d import PrefixStore
 
+    # The first store is `lasting` with a prefix that is new at each start: the arrival number of rank 0. Rank 0 writes
+    # this prefix for each other rank, under the rank's own arrival number.
     lasting = PrefixStore("dtrain", _reach(rank))
     number = lasting.add("arrivals", 1)
     if rank != 0:

@@ -40,8 +40,9 @@ def allow_connections() -> None:
 
 def interface_to(address: str) -> str | None:
     """Return the network interface through which this machine reaches `address`, the machine of rank 0; None if
-    unknown. If NCCL_SOCKET_IFNAME names one interface, it is that one. Raises RunFailure if `address` is on the
-    loopback interface, and there are several others; if there is one other, it is returned, else loopback.
+    unknown. It is the one in NCCL_SOCKET_IFNAME, if that names one interface. If `address` is on the loopback
+    interface, it is the only other interface, or loopback without another. Raises RunFailure if there are several
+    others.
 
     gloo would choose the address of this machine's name, which is 127.0.1.1 on Debian.
     """

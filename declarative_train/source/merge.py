@@ -5,8 +5,8 @@ mapping                   merged key by key; one with another `type` replaces th
 list, scalar              replaces the earlier value
 null                      removes a key, which must exist
 keys that exclude others  the later one removes the earlier one (`epochs`, `steps`)
-`loss`, `losses`          short and long form: the later one replaces the earlier one, but is merged into it if the
-                          later one has all its entries
+`loss`, `losses`          short and long form: merged if the later file has all entries of the earlier one, else the
+                          later one replaces the earlier one
 
 Every value keeps its span, and dropped values are recorded."""
 

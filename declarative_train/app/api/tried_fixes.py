@@ -119,8 +119,8 @@ def _helps(wrong: Diagnostic, before: list[Diagnostic], left: list[Diagnostic]) 
     """Return whether an edit removes the diagnostic `wrong` and causes no new one. `before`, `left`: all diagnostics
     before and after the edit. New ones are allowed if
 
-    - `wrong` is a YAML error and they are not: the recipe could not be checked before
-    - `wrong` is a value of the wrong type (S003), and they are missing keys (S002): the right value may be a mapping
+    - `wrong` is a YAML error and the new ones are not: the recipe could not be checked before
+    - `wrong` is a value of the wrong type (S003), and the new ones are missing keys (S002), as of a mapping
     """
     old, new = Counter(map(_key, before)), Counter(map(_key, left))
     if new[_key(wrong)] >= old[_key(wrong)]:

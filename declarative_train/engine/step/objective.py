@@ -71,8 +71,8 @@ class Objective:
 
     def counts(self, values: Values, row_weight: torch.Tensor | None, num_rows: int) -> torch.Tensor:
         """Return the number of valid items in a chunk (the rows of one forward), or the sum of their weights, for each
-        of the L loss terms: float64 (L,) on the device. If N ranks of the axis `context` compute the same loss, each
-        returns 1 / N.
+        of the L loss terms: float64 (L,) on the device. If N ranks of the axis `context` compute the same loss, it is
+        divided by N.
 
         `values`      fields, and values computed from fields alone, by name
         `row_weight`  1, or 0 for rows of padding; None without padding

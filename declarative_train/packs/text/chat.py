@@ -1,7 +1,7 @@
 """Chat templates: render a dialogue as text, encode it, and mark the tokens that count in the loss.
 
 A dialogue is a list of messages {role, content, ...}, as JSON text; it is rendered as by `apply_chat_template` of
-transformers. The assistant's answers count in the loss, except those of messages with a flag (`FLAGS`). An answer is
+transformers. The assistant's answers count in the loss, unless a flag of their message (`FLAGS`) says no. An answer is
 the text in the tag `{% generation %}` or, without this tag, what the template's loop over messages writes for the
 assistant's message after the prompt for an answer."""
 

@@ -112,7 +112,7 @@ def _make_fit_test(
 ) -> Callable[[LayoutVerdict], bool]:
     """Return a function that says whether a candidate may fit on the device. This is decided by the traced memory, else
     by the estimate divided by `TOO_HIGH`. If a pipeline of the same kind (`_kind`) was traced, the estimate is
-    corrected by its traced / estimated memory, and divided by `CORRECTED_TOO_HIGH`.
+    multiplied by that pipeline's traced / estimated memory, and divided by `CORRECTED_TOO_HIGH`.
 
     `verdicts`: from estimates alone, on all candidates. `known`: {name of a traced candidate: its memory in bytes}."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}

@@ -19,7 +19,7 @@ Link = Literal["node", "network"]
 class Constants:
     """Constants of the time model. The defaults are for the engine of dtrain.
 
-    product_ramp_s         s added to each matrix product: start and end do not use the whole device
+    product_ramp_s         seconds added to each matrix product: start and end do not use the whole device
     attention_efficiency   rate of fused attention / rate of large products
     convolution_efficiency rate of convolutions (channels last) / rate of large products
     memory_efficiency      part of the memory bandwidth that kernels reach

@@ -188,7 +188,7 @@ class Axes(Section):
         increasing communication: pipeline, replicate, shard, expert, context, tensor.
 
         An axis with one rank is left out if its size is `all` and the mesh has an axis other than `replicate` and
-        `shard`; `replicate` also if there is an axis `shard`.
+        `shard`. A `replicate` with one rank is also left out if there is an axis `shard`.
         """
         if self.mode == "single":
             return ()
