@@ -245,7 +245,7 @@ class Field(Component, ABC):
     """Field, a component under `data.fields`: a named tensor of a sample, made from columns of the table.
 
     outputs        names of the tensors, if there are several: the first is the field, the others `FIELD.OUTPUT`
-    meaning        keys that must be the same in a run from whose weights a model starts
+    meaning        keys that must be equal to those of a run from whose weights the model starts
     lazy           address `package.module:name` of the `LazyReader` that reads values for each batch; "": read once
     takes_text     the column has texts, even if they look like numbers
     takes_lists    the columns have lists of any length

@@ -177,8 +177,8 @@ class CompileContext:
 def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
     """Return the plan in the mode that `auto` chooses, or None if there is no such mode, and diagnostics.
 
-    All candidates are compared by estimates. The best one is traced, to check that it fits into memory; otherwise the
-    next one. After a time limit no candidate is traced, and the plan lists those that were not.
+    All candidates are compared by estimates. The best one is traced, to check that it fits into memory; if not, the
+    next one is tried. After a time limit no candidate is traced, and the plan lists those that were not.
     """
     assert site.parameters is not None
     target, tracer = target_of(recipe.layout), site.tracer

@@ -44,7 +44,7 @@ class Fix(NamedTuple):
 class Diagnostic(NamedTuple):
     """Mistake in a recipe.
 
-    message   what was found and what was expected, in lower case at first
+    message   begins in lower case: what was found and what was expected
     help      one hint, without the word `help`
     fixes     edits that correct the mistake, applied together or not at all
     rests_on  part of the recipe that the check had to read (`data.fields`, `all files`). If it could not be read, the

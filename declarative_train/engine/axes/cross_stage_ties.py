@@ -42,8 +42,8 @@ class SharedParameters:
     """Parameters with copies on several pipeline stages. The copies stay equal, because each gets the sum of their
     gradients.
 
-    The rank of the first stage adds up the gradients and sends the sum to the others, so that it is bitwise equal, as
-    in Megatron-LM (Narayanan et al., Efficient large-scale language model training on GPU clusters, 2021)."""
+    The rank of the first stage adds up the gradients and sends the sum to the others, so that all get bitwise equal
+    sums, as in Megatron-LM (Narayanan et al., Efficient large-scale language model training on GPU clusters, 2021)."""
 
     def __init__(self, plan: Plan, model: nn.Module, position: MeshPosition) -> None:
         assert position.pipeline is not None

@@ -2,8 +2,8 @@
 them.
 
 nf4    4-bit NormalFloat (Dettmers et al., QLoRA, 2023, https://arxiv.org/abs/2305.14314, appendix E): 16 levels at
-       quantiles of a normal distribution. Unlike in the paper, a block of 64 ends at the end of a row, so that rows
-       can be sharded, and its scale is a bfloat16
+       quantiles of a normal distribution. Unlike in the paper, no block of 64 extends over the end of a row, so
+       that rows can be sharded, and its scale is a bfloat16
 int8   127 levels on either side of zero, with the same blocks and scales
 
 Unpacking bytes and packing the result gives the same bytes. R rows, C columns, N blocks of a row.
