@@ -1,7 +1,7 @@
 """Base class of plugin layers: the fields are read from the text of the user's file, the module is made by its code.
 
 Before the user's class is constructed for a node, the random generators are seeded for this node. So every rank gets
-the same start values, whatever pipeline stage or shard it holds, and a teacher that starts as a copy of its student has
+the same start values, whatever pipeline stage or shard it holds. A teacher that starts as a copy of its student has
 equal values."""
 
 from __future__ import annotations

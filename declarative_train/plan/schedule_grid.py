@@ -83,8 +83,8 @@ def _stub(stage: int, num_ranks: int, num_stages: int) -> SimpleNamespace:
 
 
 def _no_loss(*_: object) -> None:
-    """Do nothing. This is the loss function given to a schedule, because torch puts backward passes into a schedule
-    only if it has one."""
+    """Do nothing. A schedule gets this function as its loss function: without one, torch puts no backward passes into
+    it."""
 
 
 def _format_actions(actions: Iterable[Any]) -> list[str]:

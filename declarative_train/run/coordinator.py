@@ -333,8 +333,8 @@ class Coordinator:
         self._send(Order("end", self._number, self._order.agents))
 
     def _close(self, now_s: float) -> None:
-        """Call `_decide` when the round (a start of all ranks) has ended on all nodes that still answer, but at most
-        `CLOSING_S` seconds after the agents were told to end it."""
+        """Call `_decide` when all nodes that still answer have ended the round (a start of all ranks), at the latest
+        `CLOSING_S` seconds after they got the order to end it."""
         results = self._results()
         going = [
             place

@@ -141,8 +141,8 @@ _TUPLE = re.compile(r"\([^()]*\)")
 
 
 def num_open(pieces: SequenceABC[Scalar]) -> int:
-    """Return how many more round brackets are opened than closed in all `pieces` together. YAML cuts a value such as
-    `(1, 2)` at its comma: the first piece has one open bracket, both pieces together have none."""
+    """Return the number of opening minus the number of closing round brackets in all `pieces`. YAML cuts a value such
+    as `(1, 2)` at its comma: the result is 1 for the first piece alone, and 0 for both."""
     return sum(piece.text.count("(") - piece.text.count(")") for piece in pieces)
 
 

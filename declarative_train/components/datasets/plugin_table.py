@@ -77,8 +77,8 @@ class PluginTable(Table):
         return {name: arrays[name] for name in columns}
 
     def _keep(self, arrays: Mapping[str, np.ndarray], numbers: np.ndarray) -> None:
-        """Store in memory those columns of `arrays` that have one number per row, such as labels, so that they can be
-        read without running the user's code again. `numbers`: row index of each entry of the arrays."""
+        """Store in memory the columns of `arrays` that have one number per row, such as labels. They are then read
+        without running the user's code again. `numbers`: row index of each entry of the arrays."""
         for name in sorted(self._small):
             if name not in self._kept:
                 self._kept[name] = np.zeros(self.num_rows, self.columns[name].dtype)

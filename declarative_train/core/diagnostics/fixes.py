@@ -40,8 +40,8 @@ class _Edit:
     replacement: str
 
     def meets(self, other: _Edit) -> bool:
-        """Return whether this edit and `other` cannot both be made. This is so if they overlap, or if one inserts text
-        at an end of the other: the result would depend on their order. Two equal edits do not conflict."""
+        """Return whether this edit and `other` cannot both be made: they overlap, or one inserts text at an end of the
+        other, so that the result depends on their order. Two equal edits do not conflict."""
         if self == other:
             return False
         if self.start == self.end or other.start == other.end:

@@ -65,13 +65,13 @@ def _reads(format: str | None, name: str, values: np.ndarray) -> bool:
 
 
 def choose_parts(name: str, format: str | None, values: np.ndarray) -> tuple[str, ...]:
-    """Return the parts of a date that a first recipe uses. `format`: how the texts are read. `values`: the column
-    `name` without missing values.
+    """Return the parts of the dates in a column that a first recipe uses as inputs. `name`: the column. `format`: how
+    its texts are read. `values`: its values, without missing ones.
 
     time             always
-    yearday, month   at least four months; `month` if there are few different days
-    weekday          at least 14 days, different weekdays, and not all days are the first of a month
-    hour             the hours differ"""
+    yearday, month   if there are at least four months: `month` if there are few different days, else `yearday`
+    weekday          if there are at least 14 days and different weekdays, and not all days are the first of a month
+    hour             if the hours differ"""
     import numpy as np
 
     field = DateField.from_data({"type": "date", "column": name, "format": format})
