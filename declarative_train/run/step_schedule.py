@@ -17,7 +17,7 @@ class DueActions(NamedTuple):
     `num_rows`      rows in the global batch, without padding; fewer at the end of an epoch
     `lr_factor`     factor of the lr schedule in this step
     `log`           means of losses and metrics are written
-    `window_ends`   the means start again after this step; False if only the session's end is why it is logged
+    `window_ends`   the means start again after this step; False if it is logged only because the session ends
     `evaluation`    the sets are evaluated
     `checkpoint`    a checkpoint is saved
     `epoch_ends`    last step of an epoch

@@ -219,6 +219,7 @@ class _Loading:
         return names
 
     def _is_outside(self, real: str, recipe: str) -> bool:
-        """Return whether a file is outside the folder tree of the recipe. `real`: path of the file, without links."""
+        """Return whether a file is outside the folder tree of the recipe. `real`: the file's path without
+        symbolic links. `recipe`: path of the recipe."""
         root = find_tree(recipe)
         return os.path.commonpath([root, real]) != root

@@ -138,7 +138,7 @@ def _key(diagnostic: Diagnostic) -> _Key:
 
 
 def _is_worse(fixed: Iterable[Diagnostic], before: Iterable[Diagnostic], after: Iterable[Diagnostic]) -> bool:
-    """Return whether edits failed: one of the diagnostics `fixed`, which they should remove, has not become rarer, or
+    """Return whether edits failed: a diagnostic in `fixed`, which they should remove, is still as frequent, or
     there are new YAML errors (codes Y). YAML errors do not count if `fixed` has one. `before`, `after`: all diagnostics
     before and after the edits."""
     old, new = Counter(map(_key, before)), Counter(map(_key, after))

@@ -1,6 +1,6 @@
 """Predicted time of an optimizer step: kernels, calls of the host, transfers over links, and idle time in a pipeline.
 
-matrix products  the longer of the arithmetic plus a ramp, and the memory traffic (roofline model)
+matrix products  the longer of the arithmetic plus a start-up time, and the memory traffic (roofline model)
 other kernels    their memory traffic
 a node           the longer of its kernels and the host's time to start them
 fsdp             gathers overlap with forward and backward, reductions with the last backward

@@ -111,8 +111,8 @@ class Slice(NamedTuple):
 
 
 def find_slice(frame: Frame, wire: Wire) -> Slice | None:
-    """Return the part of a field that is the value `wire` of the graph `frame`, also if its type is converted. Return
-    None if the value is neither a field nor a slice of one along the first dimension after the batch."""
+    """Return the part of a field that is the value `wire` of the graph `frame`. The type of the part may be converted.
+    Return None if the value is neither a field nor a slice of one along the first dimension after the batch."""
     frame, name, node, inputs = find_source(frame, wire)
     if node is None:
         return Slice(name)
