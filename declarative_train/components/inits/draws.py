@@ -143,6 +143,7 @@ class Draws:
         """
         import numpy as np
 
+        # numpy may compute the last few elements by another routine, whose results differ in the last bit
         count = min(per_block, -(-count // _LANES) * _LANES)
         start = number * per_block
         return mix(np.arange(start, start + count, dtype=np.uint64), self._key)
