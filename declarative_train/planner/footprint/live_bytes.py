@@ -2,8 +2,8 @@
 
 A dispatch mode sees the storages of the results of each operation; a weak reference reports when a storage is freed.
 The class is parameters, gradients or optimizer if the storage has such an owner, else the phase of the step in which it
-was created. Memory that a kernel allocates and frees within one operation is not counted. The
-count was never compared with torch's allocator on a GPU."""
+was created. Memory that a kernel allocates and frees within one operation is not counted. The count was never compared
+with torch's allocator on a GPU."""
 
 from __future__ import annotations
 
