@@ -42,8 +42,8 @@ class Constants:
     error                  |ln(measured / predicted)| that 90 of 100 predictions do not exceed"""
 
     product_ramp_s: float = 46e-6  # fitted
-    # FlashAttention-2 reaches up to 0.73 of the peak of an A100 forward and 0.63 backward (Dao, 2023), 0.35 to 0.4 of an
-    # H100's (Shah et al., FlashAttention-3, 2024)
+    # FlashAttention-2 reaches up to 0.73 of the peak of an A100 forward and 0.63 backward (Dao, 2023), 0.35 to 0.4 of
+    # an H100's (Shah et al., FlashAttention-3, 2024)
     attention_efficiency: float = 0.6
     convolution_efficiency: float = 0.45  # measured: docs/performance.md
     memory_efficiency: float = 0.86  # 1.75 of 2.04 TB/s on an A100 (BabelStream)
