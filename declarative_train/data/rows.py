@@ -291,8 +291,8 @@ def make_windows(rows: SetRows, window: WindowSpec, order: RowOrder) -> tuple[Se
 
 
 def _chain_windows(rows: RowChain, window: WindowSpec, order: RowOrder) -> tuple[SetRows, RowWindows]:
-    """Return the rows and the windows of a set of a mixture. Each source is treated separately, so that no window has
-    rows of two sources."""
+    """Return the rows of a mixture's set in the order of its windows, and the windows. They are made for each source
+    separately, so that no window has rows of two sources."""
     found = [make_windows(piece, window, order) for piece in rows.pieces]
     before = np.cumsum([0, *(int(windows.counts[-1]) for _, windows in found)])
     begins = [windows.begins + begin for (_, windows), begin in zip(found, rows.begins, strict=False)]

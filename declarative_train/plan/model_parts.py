@@ -78,10 +78,9 @@ def _join(graph: Graph, prefix: str, paths: list[str]) -> Graph:
 class _Splitter:
     """Splitter of the library models in a graph into parts.
 
-    divided  axis (`tensor` or `expert`) over which the recipe already divides layers, which prevents splitting; or None
+    divided  axis (`tensor` or `expert`) that already divides layers, so that no model can be split; None: there is none
     reasons  {path of a model that cannot be split: reason}
-    ties     {path of a shared parameter in a later part: its path in the first part that has it}
-    """
+    ties     {path of a shared parameter in a later part: its path in the first part that has it}"""
 
     def __init__(self, plugins: Sequence[str], divided: str | None) -> None:
         self._plugins, self._divided = plugins, divided

@@ -83,11 +83,10 @@ def average_in_bf16(ranks, bucket):  # type: ignore[no-untyped-def]  # torch com
 
 
 def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
-    """Run one backward with gradients 0 before the first step. After its first backward, torch reorders its buckets of
-    gradients. Otherwise the first step would use other buckets than later steps.
+    """Run one backward with gradients 0 before the first step, because torch reorders its buckets of gradients after
+    the first backward. So all steps, also those of a resumed run, use the same buckets.
 
-    The position of a gradient in its bucket decides in which order three or more ranks are summed. The order must be
-    the same in all steps, also in those of a resumed run."""
+    The position of a gradient in its bucket decides in which order three or more ranks are summed."""
     model = wrapped.module
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     forward, model.forward = model.forward, lambda zero: torch.stack([item.sum() for item in trained]).sum() * zero

@@ -151,15 +151,16 @@ def make_gloo_group(ranks: Sequence[int], limit: timedelta) -> ProcessGroup:
 def collect(
     store: CheckpointStore, step: int, nodes: NodeGroups, retry: Retry, files: Rows, numbers: dict[str, float]
 ) -> tuple[Rows, Rows, dict[str, float]]:
-    """Collect the content of the manifest on rank 0. Return three dicts by name; on other ranks they are empty:
+    """Collect on rank 0 what the manifest contains. Return three dicts (files, lists, numbers); on other ranks they are
+    empty.
 
-    - files of the checkpoint (with several nodes only DCP's metadata file),
-    - lists of files (with several nodes: one list for each node, which its first rank writes into the checkpoint),
-    - numbers in the optimizer's state that are not tensors.
+    files    {file: its size and checksum}; with several nodes only DCP's metadata file, the others are in lists
+    lists    {list of files: its size and checksum}: with several nodes, the first rank of each writes a list into the
+             checkpoint
+    numbers  numbers in the optimizer's state that are not tensors, by name
 
     `files`: sizes and checksums of this rank's files. `numbers`: this rank's numbers. Raises PeerFailure if another
-    node cannot write its list, and the errors of `store.write`.
-    """
+    node cannot write its list, and the errors of `store.write`."""
     gathered = nodes.gather((files, numbers))
     if gathered is None:
         return {}, {}, {}

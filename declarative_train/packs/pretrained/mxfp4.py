@@ -24,8 +24,8 @@ _VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def unpack_header(header: Header) -> Header:
-    """Return the header (names, shapes and dtypes of tensors) with one tensor in place of the two parts of each packed
-    weight. Its dtype is bfloat16, which can represent all values."""
+    """Return the header (names, shapes and dtypes of tensors) after unpacking: a packed weight is stored as two tensors
+    (blocks and scales), which become one. Its dtype is bfloat16, which can represent all values."""
     packed = _find_packed({name: shape for name, (shape, _) in header.items()})
     parts = {f"{name}{end}" for name in packed for end in (_BLOCKS, _SCALES)}
     kept = {name: item for name, item in header.items() if name not in parts}
@@ -33,8 +33,8 @@ def unpack_header(header: Header) -> Header:
 
 
 def unpack(source: Tensors) -> Tensors:
-    """Return the tensors of files with one tensor in place of the two parts of each packed weight. It is unpacked when
-    it is read, one slice of the first dimension at a time."""
+    """Return the tensors of files after unpacking: a packed weight is stored as two tensors (blocks and scales), which
+    become one. It is unpacked when it is read, one slice of the first dimension at a time."""
     from declarative_train.engine.step.tensor_files import Tensors
 
     packed = _find_packed(source.shapes)

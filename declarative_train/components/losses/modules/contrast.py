@@ -76,12 +76,11 @@ class Contrast(nn.Module, LossModule):
         return (value + self._sum_losses(b[own], a, weight[own], weight, own)) / 2 if self.symmetric else value
 
     def _across_ranks(self, a: Tensor, b: Tensor, weight: Tensor, span: int) -> Tensor:
-        """Return the sum of the loss over this rank's rows of a group that `span` neighbouring ranks share. `a`, `b`:
-        first and second views (R, D) of this rank's samples. `weight`: weight of each row.
+        """Return the sum of the loss over this rank's samples, in a group of `span` neighbouring ranks. `a`, `b`: first
+        and second views (R, D) of this rank's samples. `weight`: weight of each sample.
 
-        Each row of `a` is compared with the rows of `b` on all these ranks. A symmetric loss is the mean of this and
-        the same with `a` and `b` exchanged.
-        """
+        Each row of `a` is compared with the rows of `b` on all ranks of the group. If the loss is symmetric, the rows
+        of `b` are also compared with those of `a`, and the result is the mean of both."""
         group = self.groups.process_groups[span]
         all_a, all_b = gather_rows(torch.stack([a, b], 1), group).unbind(1)
         all_weight = gather_rows(weight, group)
