@@ -10,7 +10,8 @@ from declarative_train.core.packs import find_folder, find_packs
 
 
 def catalogue() -> dict[str, Rule]:
-    """Return {code: Rule}, read from the docstrings of files without importing them."""
+    """Return {code: Rule} for all diagnostic codes, those of packs included. They are read from docstrings, without
+    importing the files."""
     tables = find_tables(Path(declarative_train.__file__).parent)
     folders = [find_folder(pack.checks) for pack in find_packs().values() if pack.checks]
     return read_rules(tables | {folder: find_table(folder) for folder in folders})

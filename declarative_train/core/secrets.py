@@ -69,7 +69,7 @@ def list_variables() -> tuple[tuple[str, str], ...]:
 
 def variables_in(text: str) -> list[str]:
     """Return the names of the environment variables whose values occur in `text`, among those that recipes or plans
-    have read. If only a text occurs that a template computed from such a value, return [`a variable of the
+    have read. If none occurs, but a text that a template computed from such a value does, return [`a variable of the
     environment`]."""
     found = [name for value, name in used_variables.names.items() if value in text]
     return found or ["a variable of the environment"] * any(each in text for each in used_variables.made)

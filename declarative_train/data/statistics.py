@@ -91,7 +91,7 @@ class StatisticsCache:
         return found, problems
 
     def check_once(self, readers: Sequence[FieldReader], look: Callable[[], None]) -> None:
-        """Check the values of the fields of `readers` by calling `look`, unless the cache shows that an earlier check
+        """Call `look`, which checks the values of the fields of `readers`, unless the cache shows that an earlier check
         of the same values succeeded."""
         path = self._path("looked", readers)
         if load(path) is None:

@@ -181,8 +181,8 @@ def _holds(outer: Span, inner: Span) -> bool:
 
 @cache
 def draft_rules() -> tuple[_Rule, ...]:
-    """Return the rules that check a recipe before it is complete (a Draft), those of packs included, sorted by name. A
-    rule is a function that yields diagnostics."""
+    """Return the rules that check a Draft (the sections of a recipe that could be read), sorted by name. Those of packs
+    are included. A rule is a function that yields diagnostics."""
     tables = {"declarative_train.recipe.checks": RULES}
     tables |= {pack.checks: load_from_pack(f"{pack.checks}:RULES") for pack in find_packs().values() if pack.checks}
     found: dict[str, _Rule] = {}

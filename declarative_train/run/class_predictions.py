@@ -46,8 +46,8 @@ def predictions(plan: Plan, device: torch.device) -> Predictions | None:
 
 
 class Predictions:
-    """Collector of the classes that the model predicts in an evaluation, for pictures. In each evaluation call `begin`,
-    then `add` for each batch, then `take`; all ranks must make the same calls."""
+    """Collector of the classes that the model predicts in an evaluation, from which log sinks draw pictures. In each
+    evaluation call `begin`, then `add` for each batch, then `take`; all ranks must make the same calls."""
 
     def __init__(self, plan: Plan, shown: list[Meaning], device: torch.device) -> None:
         self._plan, self._device = plan, device

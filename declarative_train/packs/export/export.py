@@ -170,8 +170,9 @@ def _make_program(
 
 
 def _place(trained: Trained, to: str, folder: str | os.PathLike[str] | None, mark: str = MARK) -> Path:
-    """Return the folder to write to: `folder`, by default `export-FORMAT` in the run's folder. Raises UsageError if it
-    exists and is not empty, unless it is an earlier export, which has the file `mark`."""
+    """Return the folder for an export in the format `to`: `folder` or, if it is None, `export-FORMAT` in the run's
+    folder. Raises UsageError if this folder exists and is not empty, unless it has the file `mark`, which marks an
+    earlier export."""
     if folder is None and trained.run_dir is None:
         raise UsageError("there is no folder of a run to write to; help: -o FOLDER")
     place = Path(folder) if folder is not None else Path(str(trained.run_dir)) / f"export-{to}"

@@ -65,8 +65,8 @@ def field_of(reader: FieldReader) -> TokensField:
 
 
 def column_of(name: str, field: TokensField) -> Column:
-    """Return the column of tokens that replaces the columns of texts of the field `name`. Each value is an array of the
-    field's output, such as the numbers of the tokens."""
+    """Return the column of tokens that replaces the columns of texts of the field `name`. Each of its values is an
+    array with the field's output for one text, such as its token ids."""
     return Column(f"{field.output} of {name}", layout.DTYPES[field.output], (field.longest,))
 
 

@@ -304,8 +304,8 @@ def _unknown_tag(problem: _Problem, name: str) -> Diagnostic:
 
 
 def _list_words(model: type[BaseModel], path: tuple[str | int, ...], name: str) -> str:
-    """Return the words that the key `name` accepts, such as `min | max`, or "" if it accepts other values. The key is
-    in the mapping at `path` inside a value of the type `model`."""
+    """Return the words that the key `name` accepts, such as `min | max`, or "" if it accepts other values. `path`: path
+    of the mapping with this key, inside a value of the type `model`."""
     for holder in _models_at(model, path):
         field = holder.model_fields.get(recipe_keys(holder).get(name, name))
         if field is not None and get_origin(field.annotation) is Literal:

@@ -34,7 +34,8 @@ class Frame:
 
     @cached_property
     def path(self) -> str:
-        """Names of the nodes that call this graph and those around it, joined by dots."""
+        """Names of the nodes by which the model's graph calls this graph, each after a dot, such as
+        `.encoder.attention`; "" for the model's graph."""
         return "" if self.caller is None or self.outer is None else f"{self.outer.path}.{self.caller.name}"
 
     @cached_property

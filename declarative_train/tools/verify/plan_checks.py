@@ -74,7 +74,7 @@ def _check_ranks(plan: Plan) -> Iterator[str]:
 
 def _check_rows(plan: Plan) -> Iterator[str]:
     """Yield a sentence for each error in how the ranks share the global batch: rows that are read twice or not at all,
-    and a scale of the loss with which the gradients are not those of the global batch."""
+    and a loss factor with which gradients are not those of the global batch."""
     batch, layout = plan.batch, plan.layout
     read = batch.data_parallel_size * batch.accumulation * batch.microbatch_size * batch.num_microbatches
     if read != batch.global_batch_size:

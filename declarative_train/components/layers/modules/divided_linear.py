@@ -49,11 +49,10 @@ _LINEARS = {"columns": ColumnLinear, "vocabulary": ColumnLinear, "gathered": Gat
 
 def divide_linear(linear: nn.Linear, kind: str, ranks: TensorRanks) -> nn.Linear:
     """Return the layer that computes this rank's part of `linear`. Its parameters are still whole; the caller replaces
-    them by their parts.
+    them by their parts. `kind`: how the layer is divided (`LayerCut.kind`).
 
-    `kind`: how the layer is divided (`LayerCut.kind`). With "heads", `linear` itself is returned; the attention layer
-    around it communicates. A layer with a method `divide`, such as a layer with an adapter, divides itself and is
-    returned.
+    A layer with a method `divide`, such as one with an adapter, divides itself and is returned. With "heads", `linear`
+    is returned unchanged, because the attention layer around it communicates.
     """
     if callable(divide := getattr(linear, "divide", None)):
         divide(kind, ranks)

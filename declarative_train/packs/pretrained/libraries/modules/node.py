@@ -328,8 +328,10 @@ def units_in(module: nn.Module, classes: frozenset[str]) -> tuple[str, ...]:
     """Return the paths of the units of a model: modules that are sharded, recomputed and compiled by themselves, such
     as transformer blocks.
 
-    Units are the modules whose class is in `classes`, which the library names; if there are none, the members of the
-    outermost lists of equal modules with submodules. A module that shares parameters with others is not a unit."""
+    Units are the modules whose class is in `classes`, which the library names. If there are none, units are the
+    elements of the outermost ModuleLists whose elements have one class and submodules. A module that shares parameters
+    with others is not a unit.
+    """
     found = list(_outermost(module, "", lambda part: type(part).__name__ in classes)) if classes else []
     if not found:
         lists = _outermost(module, "", _is_list_of_equals)
