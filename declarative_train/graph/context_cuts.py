@@ -110,9 +110,9 @@ def _depth_of(term: Term, depths: Mapping[str, int]) -> int | None:
 
 
 def _find_index_depth(index: object, depth: int) -> int | None:
-    """Return the number of dimensions of `x[index]` for a tensor `x` with `depth` dimensions; the batch dimension is
-    not counted. Return None if the index may drop a sample (dimension 0) or a position (dimension 1), or has items
-    other than integers, slices and `...`."""
+    """Return the number of dimensions of `x[index]` without the batch dimension; `depth` is this number for the tensor
+    `x`. Return None if the index may drop a sample (dimension 0) or a position (dimension 1), or has items other than
+    integers, slices and `...`."""
     items = index if isinstance(index, tuple) else (index,)
     is_known = all(item is Ellipsis or isinstance(item, int | slice) for item in items)
     if items[:1] == (Ellipsis,):

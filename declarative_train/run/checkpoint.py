@@ -243,8 +243,8 @@ class Checkpoints:
             retry(lambda: self.store.retain(snapshot.keep, snapshot.best_step))
 
     def _by_one_rank(self, num_bytes: int) -> bool:
-        """Return whether rank 0 alone writes the checkpoint. For this, every rank must have the whole model. Also, the
-        checkpoint must be small (`num_bytes`) or be written in the background."""
+        """Return whether rank 0 alone writes the checkpoint of `num_bytes` bytes. It does so if every rank has the
+        whole model, and the checkpoint is small or is written in the background."""
         return self._engine.is_replicated and (self._background or num_bytes <= BY_ONE_RANK_BYTES)
 
     def at(self, step: int) -> CheckpointEntry:

@@ -1,4 +1,5 @@
-"""Search in the graphs of a model: into blocks, out of blocks by their inputs, and through `reuse` nodes."""
+"""Search for the fields and nodes on which a value of the model depends: into blocks, out of blocks by their inputs,
+and through `reuse` nodes."""
 
 from __future__ import annotations
 

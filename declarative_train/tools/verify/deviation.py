@@ -1,4 +1,5 @@
-"""Difference between a rank's part of a tensor and the same part in one process, and bounds for this difference."""
+"""Difference between a rank's part of a tensor and the same part as a single process computes it, and bounds for this
+difference."""
 
 from __future__ import annotations
 

@@ -150,9 +150,9 @@ def _check_teacher(node: BlockNode, student: _Side, teacher: _Side) -> Iterator[
 
 
 def _follow(scope: Scope, reader: BlockNode, port: str, parameters: Sequence[ParameterPlan]) -> _Side:
-    """Return the fields and the nodes with parameters from which the input `port` of the node `reader` is computed. The
-    result also says which of these nodes are trained through this input: those with a parameter that is not frozen, and
-    with no `detach` before the input."""
+    """Return from what the input `port` of the node `reader` is computed: the fields, the nodes with parameters, and
+    those of these nodes that are trained through this input. Such a node has a parameter that is not frozen, and there
+    is no `detach` between it and the input."""
     wire, frame = reader.inputs[port], Frame(scope)
     found = list(walk(frame, [wire]))
     fields = frozenset(each.wire.partition(".")[0] for each in found if each.node is None)
