@@ -21,6 +21,7 @@ _FORMULA = re.compile(r"[\d.eE+\-]+(?:\s*(?:\*\*|//|[-*/+])\s*[\d.eE+\-]+)+")
 _TUPLE = re.compile(r"\(([^()\[\]{}]*)\)")
 _NUMBERS_IN_TEXT = re.compile(r"(\d+(?:\s*,\s*\d+)+)")
 _WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*(epoch|step|sample)s?")
+_ENV = re.compile(r"\{\{\s*(env\.\w+)\s*\}\}")
 _NUMBERS = ("int_type", "int_from_float", "float_type")
 _ALL = ("all", "auto", "max", "-1")
 _ENDLESS = ("inf", "infinity", "infinite", ".inf", "-1")
@@ -74,7 +75,7 @@ def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
     if not isinstance(node, Scalar) or node.value is None:
         return ValueHint()
     if node.template is not None:
-        return _hint_on_template(node) if kind in _NUMBERS else ValueHint()
+        return _hint_on_template(node, node.template, kind) if kind in _NUMBERS else ValueHint()
     if kind == "string_type":
         return _write(node, f'"{node.text}"')
     if (note := WORDS_FOR_VALUES.get(key.rpartition(".")[2], {}).get(node.text.strip().lower())) is not None:
@@ -120,9 +121,12 @@ def _hint_on_list(node: Scalar, text: str) -> ValueHint:
     return ValueHint() if tuple_ is None else _write(node, f"[{tuple_[1].strip().removesuffix(',')}]")
 
 
-def _hint_on_template(node: Scalar) -> ValueHint:
+def _hint_on_template(node: Scalar, template: str, kind: str) -> ValueHint:
     if isinstance(node.value, float):
         return ValueHint("`//` is integer division, `| int` truncates")
+    if (variable := _ENV.fullmatch(template)) is not None:
+        number = "float" if kind == "float_type" else "int"
+        return ValueHint(f"values of `env` are texts: `{{{{ {variable[1]} | {number} }}}}`")
     return ValueHint("a template keeps the type of its value only without any text around it, not even a space")
 
 
