@@ -67,7 +67,7 @@ def _keep(key: str, sets: dict[str, PreparedSet]) -> None:
 
 def _key(spec: DataSpec) -> str:
     """Return the spec as JSON text, which is the key of its prepared sets in a cache: equal specs have the same text.
-    `dataclasses.asdict` is not used, because it would copy the record of each file, of which there may be 10,000."""
+    `dataclasses.asdict` would be slow, because it copies the records of all files."""
     return json.dumps(spec, default=_as_fields, sort_keys=True)
 
 

@@ -239,7 +239,8 @@ def _is_remote_folder(path: str) -> bool:
 
 
 def _remote_folder_record(path: str) -> FileRecord:
-    """Return the record of a remote folder: a hash of the names, sizes and tags in its listing."""
+    """Return the record of a remote folder: the sum of the sizes, and a hash of the names, sizes and tags in its
+    listing."""
     root = path.rstrip("/")
     found = {name: stamp_from_listing(root, name) for name in sorted(list_remote(root, endings_in_folders()))}
     digest = hashlib.sha256("".join(f"{name}\0{size}\0{tag}\n" for name, (size, tag) in found.items()).encode())

@@ -147,9 +147,8 @@ def measure_missing(
 
 
 def find_misreading(reader: FieldReader, inherited: Inherited, span: Span) -> list[Diagnostic]:
-    """Check whether a field has the same meaning as in the earlier run whose statistics and class numbers it uses.
-    Return a list with one diagnostic if it has not, else []. `span`: the place in the recipe that names the field's
-    columns."""
+    """Return [diagnostic] if a field does not have the meaning that it had in the earlier run whose statistics and
+    class numbers it uses; otherwise []. `span`: the place in the recipe that names the field's columns."""
     looks = (_other_keys, _other_columns, _other_size, _other_classes, _other_meaning)
     found = next((found for look in looks if (found := look(reader, inherited)) is not None), None)
     return [] if found is None else [field_of_another_run(span, reader.name, found, inherited.origin, inherited.span)]

@@ -117,8 +117,8 @@ def _rank(rank: int, num: int, store: str, threads: int, act: Act[Any], parent: 
 
 
 def _end_with(parent: int) -> None:
-    """Exit this process when `parent` is no longer its parent, because a rank must not outlive the process that started
-    it."""
+    """Wait until `parent` is no longer the parent of this process, then exit. A rank must not outlive the process that
+    started it."""
     while os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)

@@ -190,7 +190,8 @@ class Agent:
             stop_ranks(self._ranks)
 
     def _kill(self) -> None:
-        """Handle the second request to stop: kill the ranks."""
+        """Handle the second request to stop: kill the ranks, and exit unless this process must not be ended (a
+        notebook)."""
         if self._ranks is not None:
             kill_ranks(self._ranks.scratch)
             if not self._ranks.job.is_hosted:

@@ -100,9 +100,9 @@ class Run:
     def module(self, *, device: str = "cpu") -> nn.Module:
         """Return the trained model on a device, in evaluation mode, with the parameter names of the recipe.
 
-        Call it with one converted tensor for each field in `Trained.plan.graph.inputs`, in this order. It returns a
-        tuple with a tensor for each name in `Trained.plan.graph.outputs`, which the losses and metrics read. Raises
-        DtrainError.
+        Call it with one tensor for each field in `Trained.plan.graph.inputs`, in this order, converted as in training.
+        It returns a tuple with a tensor for each name in `Trained.plan.graph.outputs`, which the losses and metrics
+        read. Raises DtrainError.
         """
         with _convert_errors():
             return self.trained().module(device)

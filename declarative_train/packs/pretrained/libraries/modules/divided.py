@@ -117,9 +117,9 @@ def _sum_outputs(part: nn.Module, ranks: TensorRanks) -> None:
 
 
 def _share_rotary_keys(part: nn.Linear, width: int, ranks: TensorRanks) -> None:
-    """Sum the gradients of the last `width` output features of the projection `part` over the ranks. These features are
-    the rotary keys, which the heads of all ranks read. The gradients of the other features are summed by the divided
-    layer that reads them."""
+    """Make the backward sum the gradients of the last `width` output features of the projection `part` over the ranks.
+    These features are the rotary keys, which the heads of all ranks read. The gradients of the other features are
+    summed by the divided layer that reads them."""
 
     def leave(_: nn.Module, inputs: object, output: Tensor) -> Tensor:
         return torch.cat([output[..., :-width], ranks.enter(output[..., -width:])], -1)
