@@ -37,8 +37,8 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
-    """Everything that a package adds to dtrain: rows of tables, keys, checks, commands and hooks. Every field is
-    optional and has its own description. Addresses are texts `package.module:name`."""
+    """Everything that a package adds to dtrain: components, keys, checks, commands and hooks. Every field is optional
+    and has its own description. Addresses are texts `package.module:name`."""
 
     components: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Addresses of component classes: a mapping from the kind (`source`, `field`, `layer`, ...) to a mapping from type

@@ -33,9 +33,9 @@ Elsewhere = Callable[[str, str | None], str | None]
 def read(
     model: type[S], node: Node, where: str, at: Span, elsewhere: Elsewhere = lambda name, near: None
 ) -> tuple[S | None, list[Diagnostic]]:
-    """Return the section of class `model` read from a YAML node, or None and its errors. `where`: dotted path of the
-    section. `at`: span at which missing keys are reported. `elsewhere`: function (unknown key, nearest known key or
-    None) that returns a hint, or None.
+    """Return (section, errors): an instance of `model` read from a YAML node, None if there are errors. `where`: dotted
+    path of the section. `at`: span at which missing keys are reported. `elsewhere`: function (unknown key, nearest
+    known key or None) that returns a hint, or None.
     """
     if not isinstance(node, Mapping):
         hint = _as_mapping(model, node) or _hint_keys(model) or hint_for("name", f"`{where}`")
@@ -117,8 +117,9 @@ def read_component(
 
 
 def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> tuple[C | None, list[Diagnostic]]:
-    """Return an instance of the class `layer`, read from the graph node `node`, or None and errors. `at`: span at which
-    missing keys are reported. `words`: keys that every node may have (`input`, `repeat`, ...).
+    """Return (layer, errors): an instance of the class `layer` read from the graph node `node`, None if there are
+    errors. `at`: span at which missing keys are reported. `words`: keys that every node may have (`input`, `repeat`,
+    ...).
     """
     keys, children = tuple(words), _Children()
     if children_of(layer):

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 
 class Update:
-    """Update at the end of a step. `global_norm`: function that returns the norm of the whole model's gradients. The
-    norm is the same on every rank, so all ranks clip equally and skip the same steps, without further communication."""
+    """Update of the parameters at the end of a step. `global_norm`: function that returns the norm of the whole model's
+    gradients. The norm is the same on every rank, so all ranks clip equally and skip the same steps, without further
+    communication."""
 
     def __init__(
         self,

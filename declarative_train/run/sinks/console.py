@@ -235,8 +235,8 @@ def _brief(text: str) -> str:
 
 
 def wrap(line: str, width: int | None) -> str:
-    """Return a line broken into lines of at most `width` columns; None: unchanged. Continuation lines are indented. In
-    a line such as `word    text`, they begin in the column of the text."""
+    """Return a line broken into lines of at most `width` columns; unchanged if `width` is None. Continuation lines are
+    indented. In a line such as `word    text`, they begin in the column of the text."""
     if width is None or len(line) <= width:
         return line
     import textwrap
