@@ -34,8 +34,8 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def renames_of(weights: Weights) -> dict[str, str | None]:
-    """Return the `rename` of an entry of `model.weights`: a dict from a prefix of old names, or a selector, to what
-    replaces it, or to None if the tensors are dropped."""
+    """Return {prefix of old names, or selector: its replacement}, the `rename` of an entry of `model.weights`. The
+    replacement is None for tensors that are dropped."""
     return {prefix: None if into == DROP else into for prefix, into in weights.rename.items()}
 
 

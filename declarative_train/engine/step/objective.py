@@ -118,8 +118,8 @@ def build_term(term: TermPlan, specs: Mapping[str, TensorSpec]) -> LossModule:
 
 
 def as_run(plan: Plan) -> Plan:
-    """Return the plan with the graph that ranks run. In it, a loss with the key `chunks` includes the last linear
-    layer, because it computes that layer itself. If no loss has this key, `plan` is returned unchanged."""
+    """Return the plan with the graph that ranks run: a loss with the key `chunks` includes the last linear layer, which
+    it computes itself. Without such a loss, return `plan` unchanged."""
     if all(term.component.get("chunks") is None for term in plan.objective.terms):
         return plan
     batch = {field.name: field.tensor for field in plan.data.fields}

@@ -38,8 +38,8 @@ class Packing(NamedTuple):
 
 
 def pack(sizes: np.ndarray, length: int, way: PackMode, most: int | None = None) -> Packing:
-    """Pack texts into samples of `length` tokens; every token is used once. `sizes`: tokens of each text. `most`: the
-    largest number of pieces in a sample. `way`:
+    """Pack texts into samples of `length` tokens; every token is used once. `sizes`: tokens of each text. `most`:
+    the largest number of pieces in a sample, for `best_fit` only. `way`:
 
     sequential  concatenates the texts and cuts at the end of each sample
     best_fit    cuts only texts longer than a sample. Each piece, the longest first, is put into the sample with the

@@ -62,8 +62,8 @@ class Surroundings(NamedTuple):
 
     @property
     def wires(self) -> tuple[Wire, ...]:
-        """Names of all values that the `inputs` provide: the name of each input, and for a field with several outputs
-        also NAME.OUTPUT for each output except the first. The first output is called NAME."""
+        """Names of all values that the `inputs` provide. An input NAME has the name NAME; if it is a field with several
+        outputs, this is its first output, and each other output has the name NAME.OUTPUT."""
         return tuple(
             wire
             for name in self.inputs
