@@ -91,4 +91,6 @@ def check_columns(columns: Sequence[str], names: Sequence[str], title: str) -> N
         return
     listed = list_quoted(missing, _SHOWN)
     what = "the column" if len(missing) == 1 else f"{len(missing)} columns"
-    raise InputError(f"{title} lacks {what} {listed}, which the model reads; help: {did_you_mean(missing[0], names)}")
+    raise InputError(
+        f"{title} lacks {what} {listed}, which the run's fields read; help: {did_you_mean(missing[0], names)}"
+    )

@@ -202,7 +202,7 @@ def test_what_cannot_be_evaluated_is_said(wine: Path, tmp_path: Path, capsys: py
     assert "has no set `test`; help: known: training, validation" in said(2, wine, "--set", "test").replace("\n", "; ")
     assert "not allowed with argument" in said(2, wine, "--set", "validation", "--data", "x.csv")
     path = write_csv(tmp_path / "new.csv", WINE_COLUMNS[:4], [row[:4] for row in wine_rows(count=3)])
-    assert "lacks the column `kind`" in said(1, wine, "--data", path)
+    assert "lacks the column `kind`, which the run's fields read" in said(1, wine, "--data", path)
     write_csv(path, WINE_COLUMNS, [])
     assert "has no row to evaluate" in said(1, wine, "--data", path)
     data = wine.parents[2] / "wine.csv"

@@ -311,7 +311,7 @@ def test_wrong_uses_of_the_command(wine: Path, tmp_path: Path, capsys: pytest.Ca
     assert "no such column" in refused(capsys, 2, wine, path, "--keep", "colour")
     assert "--device nowhere cannot be used here" in refused(capsys, 2, wine, path, "--device", "nowhere")
     write_csv(path, WINE_COLUMNS[1:], [row[1:] for row in wine_rows(count=3)])
-    assert "lacks the column `f1`, which the model reads\nhelp: known: f2, f3, kind, site" in refused(
+    assert "lacks the column `f1`, which the run's fields read\nhelp: known: f2, f3, kind, site" in refused(
         capsys, 1, wine, path
     )
     path.write_text("")
