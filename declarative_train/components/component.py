@@ -143,8 +143,8 @@ class Layer(Component, ABC):
 
     def find_text_ports(self) -> tuple[str, tuple[str, ...], str] | None:
         """Return (model name, its inputs for token ids, its input for the padding mask) for a text encoder; None for
-        any other layer. Warnings about a missing mask use them; they suggest the last input for token ids. Call it only
-        if `check` found no error."""
+        any other layer. Warnings about a missing mask name them; of the inputs for token ids, they name the last. Call
+        it only if `check` found no error."""
         return None
 
     def check(self, inputs: Mapping[str, TensorSpec]) -> ShapeError | None:

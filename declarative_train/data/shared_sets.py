@@ -341,8 +341,7 @@ class Sample:
         return self._values[name]
 
     def _is_lazy(self, name: str) -> bool:
-        """Return whether the values of a field are read from files (images) at each use, which would take too long
-        here."""
+        """Return whether the values of a field are read from files, such as images, each time they are used."""
         return any(reader.name == name and reader.field.is_lazy for reader in self._sets[0].readers)
 
     def place(self, row: int) -> str:

@@ -48,8 +48,9 @@ def make_merged_reader(
 ) -> Callable[[str], torch.Tensor]:
     """Return a function from a tensor's name to the tensor of the model after its adapters are merged into its weights.
 
-    `names`: names of all tensors of `graph`. `read`: function from a name to the tensor before merging; adapters are
-    read now, other tensors later. Weights are merged in float64 and returned in their own dtype.
+    `names`: names of all tensors of `graph`. `read`: function from a name to the tensor before merging. It is called
+    for adapters now, for other tensors when they are requested. Weights are merged in float64 and returned in their own
+    dtype.
     """
     adapters = adapters_of(graph)
     own: dict[str, dict[str, torch.Tensor]] = {}

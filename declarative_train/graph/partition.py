@@ -111,9 +111,9 @@ def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
 
 
 def _map_to_outside(name: str, body: Graph, inputs: Mapping[str, Edge]) -> dict[Edge, Edge]:
-    """Return {edge inside the block `name`: its name in the outer graph}, for replacing the block by its nodes. `body`:
-    the block's graph. `inputs`: {input of the block: edge that is connected to it}; an input that is not connected has
-    no entry."""
+    """Return the names that edges get when the block `name` is replaced by its nodes: {edge of the block's graph
+    `body`: edge of the outer graph}. `inputs`: {input of the block: edge that is connected to it}; an input that is not
+    connected has no entry."""
     made = {f"{node.name}:{output}": f"{name}.{node.name}:{output}" for node in body.nodes for output in node.outputs}
     return dict(inputs) | made
 

@@ -292,8 +292,8 @@ class ModelTensors(NamedTuple):
 
 
 def _below(held: ModelTensors, node: str) -> tuple[dict[str, tuple[int, ...]], list[list[str]]]:
-    """Return ({name: shape}, [[names of a parameter]]) for the parameters of a node; a tied parameter has several
-    names. `node`: path of the node; "" for the whole model. Names are relative to the node."""
+    """Return the shapes of a node's parameters, {name: shape}, and for each parameter a list of its names; a tied
+    parameter has several. `node`: path of the node; "" for the whole model. Names are relative to the node."""
     prefix = f"{node}." if node else ""
     names: dict[str, list[str]] = {}
     below = {}

@@ -80,8 +80,9 @@ class Builder:
     """Builder of the tree of nodes of one YAML text. `begin`: offset in `lines` where the parsed text begins.
     `repairs`: {offset: original text} of places that were replaced by `x` so that the parser accepts the text.
 
-    Positions are computed from offsets if the parser counts differently: after a byte order mark, a repair or a line
-    break of YAML 1.1. Otherwise the parser's own numbers are used, which is faster."""
+    Lines and columns are those of the parser, which is fast. Where it counts differently, they are computed from
+    offsets: after a byte order mark, a repair or a line break of YAML 1.1.
+    """
 
     def __init__(self, lines: Lines, begin: int, repairs: dict[int, str]) -> None:
         self.lines, self.begin, self.repairs = lines, begin, repairs
@@ -363,8 +364,8 @@ class Builder:
             self._report(empty_value(entry.key.span, entry.name, following, flow=frame.flow))
 
     def _report_decimal_comma(self, before: Node, key: Scalar) -> bool:
-        """Report a number with a decimal comma, such as `0,001`, which YAML reads as the number `before` and the key
-        `key`. This diagnostic replaces those at `key`. Return False if the two are not such a number."""
+        """Report a number with a decimal comma, such as `0,001`, which YAML reads as two values: the number `before`
+        and the key `key`. Other diagnostics at `key` are removed. Return False if this is not such a number."""
         at, number = key.span, before.span
         if not (isinstance(before, Scalar) and type(before.value) is int and key.text.isdigit()):
             return False

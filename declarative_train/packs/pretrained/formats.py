@@ -121,9 +121,9 @@ def _plan(
     weights: Weights,
     diagnostics: list[Diagnostic],
 ) -> tuple[WeightsPlan | None, tuple[str, str | None] | None]:
-    """Plan how the files of a published model fill a node. Return (WeightsPlan, None) if they can. If they cannot,
-    return (WeightsPlan or None, (problem, hint)). Append to `diagnostics` an error for each entry of `rename` that
-    matches no tensor."""
+    """Plan how the files of a published model fill a node. Return (WeightsPlan, None) or, if they do not fit,
+    (WeightsPlan or None, (problem, hint)). Append to `diagnostics` an error for each entry of `rename` that matches no
+    tensor."""
     known = plan_published(recipe.model.scope)
     fitting = [each for each in known if weights.node in ("", each.node)]
     if len(fitting) != 1:

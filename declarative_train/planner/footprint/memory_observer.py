@@ -41,7 +41,8 @@ class MemoryObserver:
     part of the step that creates them. For example, everything that the loss creates, in its forward and in its
     backward, has the class LOSS.
 
-    It also tells `live` to which pass an operation outside of autograd belongs, such as the casts of all parameters.
+    It also tells `live` in which pass (a forward, a backward, ...) operations outside of autograd are, such as the
+    casts of all parameters.
     """
 
     def __init__(self, engine: Engine, live: LiveBytes) -> None:

@@ -426,8 +426,8 @@ class _Expander:
 
 def _chain(draft: Typed, first: str) -> dict[str, str]:
     """Return {input of a copy: output of the previous copy that it reads}, for the copies of a `repeat`. An input reads
-    the output that has its name. If no output has the name of the node's first input, `first`, this input reads the
-    first output. Other inputs without an output of their name are left out."""
+    the output of the same name; inputs without one are left out. But the node's first input, `first`, reads the first
+    output if no output has its name."""
     named = {port.name: port.name for port in draft.ports if not port.variadic and port.name in draft.outputs}
     return {first: named.pop(first, draft.outputs[0]), **named}
 

@@ -31,8 +31,8 @@ Settings = dict[str, Any]
 
 def find_gpu(name: str) -> Hardware:
     """Return the GPU that `name` means: its name in the table or in torch, or words of its name, such as `h100`,
-    `a100-40`, `rtx4090` or `NVIDIA A100 40GB`. If several forms of one model have these words, return the first one.
-    Raises DtrainError if no GPU has them, or if GPUs of several models do."""
+    `a100-40`, `rtx4090` or `NVIDIA A100 40GB`. If the words fit several variants of one model, return the first one.
+    Raises DtrainError if they fit no GPU, or several models."""
     exact = HARDWARE.get(name.lower()) or hardware_of_device(name)
     if exact is not None and exact.memory_bytes is not None:
         return exact

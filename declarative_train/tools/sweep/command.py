@@ -78,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
 def plan_points(
     args: argparse.Namespace, base: CompileResult, recipe: Recipe
 ) -> tuple[list[Point], dict[str, Plan] | None]:
-    """Return the points of the sweep (a point is one run) and {key of a point: its plan}, or None instead of the plans
-    if a point has an error. Print all errors and warnings. An adaptive search chooses its points during the sweep; for
-    it, the points of `corners` are compiled instead."""
+    """Return the points of the sweep (a point is one run), and {key of a point: its plan} or None if a point has an
+    error. Print all errors and warnings. For an adaptive search, which chooses its points during the sweep, the points
+    are those of `corners`."""
     from declarative_train.recipe.load import select_new
     from declarative_train.recipe.sweeps import choices
     from declarative_train.tools.sweep.search import corners, list_points

@@ -220,8 +220,8 @@ class OptunaSearch(Search):
 
 def corners(choices: Sequence[SweepChoice]) -> list[Point]:
     """Return points to compile before an adaptive search starts, so that errors are found early. The first point has
-    the first of `choice.samples()` for every setting. Each other point differs from it in one setting, so that together
-    they have all samples. `choices`: the settings that the search varies."""
+    the first value of `choice.samples()` for each setting. Every other point differs from it in one setting, and
+    together they have all values. `choices`: the settings that the search varies."""
     first = {choice.key: choice.samples()[0] for choice in choices}
     rows = [first, *(first | {choice.key: node} for choice in choices for node in choice.samples()[1:])]
     return [point_of(number, row) for number, row in enumerate(rows)]
