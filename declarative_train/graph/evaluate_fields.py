@@ -99,11 +99,11 @@ class Observer:
         mask: ObservedValues | None = None,
         ignored: int | None = None,
     ) -> tuple[ShapeError | None, dict[str, str]]:
-        """Call `check` for the inputs of a layer, loss or metric: with all possible values (`specs`), and with those in
-        the sample rows (`seen`). Return (error or None, notes). `mask`, `ignored`: as in `narrow`.
+        """Call `check`, a method of a layer, loss or metric, with all possible values of its inputs (`specs`) and with
+        the values in the sample rows (`seen`). Return (error or None, notes). `mask`, `ignored`: as in `narrow`.
 
-        only possible values fail   a warning, or None if the sample has all rows of the data
-        values in the sample fail   an error; notes: {input: text that names the row with its most extreme value} or {}
+        fails only with possible values   a warning, or None if the sample has all rows of the data
+        fails with values in the sample   an error; notes: {input: text that names the row with its most extreme value}
         """
         close = {port: narrow(spec, seen.get(port), mask, ignored) for port, spec in specs.items()}
         said = check(specs)

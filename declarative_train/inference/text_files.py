@@ -130,10 +130,12 @@ def _open(file: str) -> IO[bytes]:
 
 
 def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, most: int | None) -> Pieces:
-    """Yield a csv file as pieces: ranges of bytes, which are parsed later, up to the first block with a quote or a lone
-    carriage return; from there on, parsed values. A compressed file gives only parsed values. `how`: the dialect.
-    `columns`: the columns to parse. `title`: the file's name in messages. `most`: maximum number of rows of a range of
-    bytes; None: no limit."""
+    """Yield a csv file as pieces: ranges of bytes, which are parsed later. From the first block with a quote or a lone
+    carriage return on, pieces have parsed values instead, and so have all pieces of a compressed file.
+
+    `how`: the dialect. `columns`: the columns to parse. `title`: the file's name in messages. `most`: maximum number of
+    rows of a range of bytes; None: no limit.
+    """
     row = 0
     if packing(file) is None:
         with _open(file) as stream:

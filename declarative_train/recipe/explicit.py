@@ -252,8 +252,8 @@ def _below(node: Node | None, key: str) -> Node | None:
 
 def _iterate_nodes(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values]]:
     """Yield (node, {key: value}) for each layer and block. The dict has the keys of the layer, or the parameters of a
-    shipped block. For a block that the recipe defines it is {}, and the nodes inside the block are yielded too; those
-    inside a shipped block are not."""
+    shipped block, whose inner nodes are left out. A block that the recipe defines has {}, and its inner nodes follow
+    it."""
     for node in scope.nodes:
         if isinstance(node, LayerNode):
             yield node, {key: value for key, value in node.layer.as_data().items() if value is not None}

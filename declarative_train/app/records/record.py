@@ -65,8 +65,8 @@ class Record:
 
 
 def is_run(folder: str) -> bool:
-    """Return whether a folder is the folder of a run. (A sweep's folder and a recipe's folder of runs do not have a
-    run's files; checkpoints and exports have only a plan.)"""
+    """Return whether a folder is the folder of a run: it has the settings or the events of one. A folder of several
+    runs, a sweep, a checkpoint and an export have neither."""
     return any(os.path.exists(os.path.join(folder, name)) for name in (RUN, EVENTS))
 
 

@@ -215,10 +215,9 @@ def _choice(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict], target: Targ
 
 
 def _best_of_families(verdicts: Iterable[LayoutVerdict], best: LayoutVerdict) -> list[LayoutVerdict]:
-    """Return one verdict for each family of candidates (group of similar modes), in the order of the candidates:
-
-    family of `best`  `best`, the verdict on the chosen candidate
-    other families    the verdict on the fastest candidate that fits or, if none fits, on the smallest one"""
+    """Return one verdict for each family of candidates (group of similar modes), in the order of the candidates. In the
+    family of the chosen candidate it is `best`. In any other family it is the verdict on the fastest candidate that
+    fits or, if none fits, on the smallest one."""
     families: dict[str, list[LayoutVerdict]] = {}
     for each in verdicts:
         families.setdefault(each.candidate.family, []).append(each)

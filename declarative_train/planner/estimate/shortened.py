@@ -107,8 +107,8 @@ def fewer_ranks(plan: Plan) -> Plan:
 
 
 def kinds_of_rank(layout: LayoutPlan) -> dict[int, RankPlan]:
-    """Return {pipeline position: its first rank}. All ranks at a position need the same memory, so it is computed for
-    one of them."""
+    """Return {pipeline position: the first rank at it}. All ranks at a position need the same memory, so it is computed
+    for one of them."""
     found: dict[int, RankPlan] = {}
     for rank in layout.ranks:
         found.setdefault(rank.coordinates.get("pipeline", 0), rank)

@@ -205,9 +205,9 @@ def _does_fit(each: CandidatePlan) -> bool:
 
 
 def _in_order(changes: list[Change], plan: Plan, does_fit: bool) -> list[Change]:
-    """Return `changes` with the most useful first: those with which the plan fits, then the others. Both groups are
-    sorted by memory, ascending. But if the unchanged plan fits (`does_fit`), the first group is sorted by the time
-    saved, descending."""
+    """Return `changes` with the most useful first: those with which the plan fits, then the others, each group by
+    memory, ascending. If the unchanged plan fits too (`does_fit`), the first group is sorted by the time that a change
+    saves, descending."""
     step_s = 0.0 if plan.estimate is None else plan.estimate.step_s or 0.0
 
     def key(each: Change) -> tuple[bool, float, int]:
