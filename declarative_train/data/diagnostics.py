@@ -128,8 +128,8 @@ def check_window(section: DataSection, window: WindowSpec | None, span: Place) -
 
 
 def _check_joined(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
-    """Yield an error if a field joins the texts of several rows to one sample, and the recipe also has `window` or
-    another field that cannot be used with such samples."""
+    """Yield an error if a field joins the texts of several rows to one sample, and the key `window` or another field
+    does not fit such samples."""
     name = next((name for name, field in section.fields.items() if field.joined_by is not None), None)
     if name is None:
         return

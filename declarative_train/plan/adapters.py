@@ -63,8 +63,8 @@ def weight_of(path: str) -> str:
 def check_adapters(
     recipe: Recipe, settings: Settings, maps: Maps, given: Mapping[str, Adapter] | None = None
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each entry `adapter` of the recipe that matches no weight, and for each weight that is
-    tied, is trained itself, or is too small for the rank of its adapter.
+    """Yield a diagnostic for each entry `adapter` of the recipe that matches no weight, or only tied weights. Also
+    yield one for each adapted weight that is trained itself, or is too small for the rank of its adapter.
 
     `settings`: {parameter: its settings}. `maps`: {path of a linear map: shape of its weight}. `given`: {path of a
     linear map: its adapter in the model}; None: check the adapters as the recipe describes them.

@@ -432,8 +432,8 @@ def empty_like(
     parameter: torch.Tensor, size: torch.Size, dtype: torch.dtype, cut: RankCut | None = None
 ) -> torch.Tensor:
     """Return a tensor of zeros, into which optimizer state of a parameter is loaded. `size`: shape of the state in the
-    checkpoint. If this is the shape of the whole parameter, the result is divided and sharded like `parameter`.
-    Otherwise the result has the shape `size`. `cut`: how ranks divide the whole parameter; None if they do not."""
+    checkpoint. If the whole parameter has this shape, the result is divided and sharded like `parameter`. Otherwise the
+    result has the shape `size`. `cut`: how ranks divide the whole parameter; None if they do not."""
     if tuple(size) == (tuple(parameter.shape) if cut is None else cut.whole_shape(parameter.shape)):
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
     return torch.zeros(size, dtype=dtype, device=parameter.device)

@@ -333,8 +333,8 @@ class Coordinator:
         self._send(Order("end", self._number, self._order.agents))
 
     def _close(self, now_s: float) -> None:
-        """Call `_decide` when all nodes that still answer have ended the round (a start of all ranks), at the latest
-        `CLOSING_S` seconds after they got the order to end it."""
+        """Call `_decide` when all nodes that still answer have ended the round (a start of all ranks). Do not wait for
+        them longer than `CLOSING_S` seconds after the order to end it."""
         results = self._results()
         going = [
             place

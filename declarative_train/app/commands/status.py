@@ -76,9 +76,9 @@ Entry = dict[str, Any]
 
 
 def read_sessions(path: Path) -> tuple[list[Entry], Entry, Entry, list[Entry]]:
-    """Read the file `path` with a run's events. Return four things: the first event of each session (a session is one
-    start of the run), the event of the last logged step, the event of the last checkpoint, and the warnings of the last
-    session. An event is {} if there is none."""
+    """Read the file `path` with a run's events. Return the first event of each session (one start of the run), the
+    event of the last logged step, the event of the last checkpoint, and a list of the warnings of the last session. An
+    event that does not exist is {}."""
     kept: dict[str, list[bytes]] = {"RunStarted": [], "StepDone": [], "CheckpointSaved": [], "Notice": []}
     try:
         with open(path, "rb") as file:

@@ -40,12 +40,13 @@ class MixMember(Keys):
 
 
 class MixDataset(Dataset):
-    """Rows of several sources, mixed by weight. At any point of the training, the number of samples taken from a source
-    equals its weighted share of all samples taken so far, up to a difference of less than 2.
+    """Rows of several sources, mixed by weight. At any point of the training, the samples taken so far are divided
+    among the sources by weight, up to a difference of less than 2.
 
     An epoch has as many samples as all sources together. A source that is too small for its weight is repeated, each
     time in another order. The columns are those that all sources have. The sets of `data.split` are taken from each
-    source separately, or from one source with `of: NAME`."""
+    source separately, or from one source with `of: NAME`.
+    """
 
     type: Literal["mix"] = "mix"
     of: Annotated[dict[Name, MixMember], Field(min_length=1)]

@@ -172,8 +172,8 @@ def _weights(data: Mapping[str, Any]) -> WeightsPlan:
 
 
 def _hash_files(path: str) -> dict[str, dict[str, Any]]:
-    """Return a dict from file name to size and checksum. It has the weights file at `path` or, if this is an index, all
-    files that the index lists. Raises RunFailure."""
+    """Return {file name: its size and checksum} for the weights file at `path` and, if it is an index, for all files
+    that it lists. Raises RunFailure."""
     from fsspec.core import open as open_file
 
     paths = {path}

@@ -62,9 +62,9 @@ class Objective:
         return tuple(each if share == 1 else share * each for share, each in zip(self._shares, sums, strict=True))
 
     def rests(self) -> list[tuple[int, torch.Tensor]]:
-        """Return pairs (index of a loss term, this rank's part of its loss sum) for the samples that are left at the
-        end of an evaluation, because they do not fill a group. Only loss terms that are computed over groups of samples
-        have a pair; the part is 0 if no samples are left."""
+        """Return pairs (index of a loss term, this rank's part of its loss sum) for the samples at the end of an
+        evaluation that do not fill a group. Only loss terms that are computed over groups of samples have a pair; the
+        part is 0 if no samples are left."""
         return [
             (index, module.take_rest()) for index, module in enumerate(self.modules) if isinstance(module, HoldsSamples)
         ]

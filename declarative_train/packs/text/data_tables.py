@@ -77,9 +77,9 @@ def _column(name: str, field: str, sizes: np.ndarray, length: int, samples: int,
 
 
 def list_trained_parts(fields: Sequence[FieldSpec], training: PreparedSet) -> list[Shown]:
-    """Return a table for each token field whose first sample has tokens that do not count in the loss, apart from the
-    first token of each text, which never counts. The table shows the text of this sample, with a new row wherever
-    counted and uncounted tokens meet."""
+    """Return a table for each token field whose first sample has tokens that do not count in the loss. (The first token
+    of a text never counts, and does not lead to a table.) The table shows the text of this sample, with a new row
+    wherever counted and uncounted tokens meet."""
     found = []
     for spec in fields:
         if spec.component.get("type") != "tokens" or "." in spec.name or not training.num_samples:

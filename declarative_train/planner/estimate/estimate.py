@@ -25,7 +25,7 @@ def estimate(
     data_s: float,
 ) -> EstimatePlan:
     """Return the estimate of a plan. `memory_bytes`: memory of the device that needs most. `data_s`: seconds to make
-    the batches of a step. If this is longer than computation and communication, the step waits for its batches."""
+    the batches of a step. If the batches take longer than computation and communication, the step waits for them."""
     time = step_time(model, placement, machine)
     if time is not None:
         time = replace(time, waiting_s=max(0.0, data_s - time.total_s))

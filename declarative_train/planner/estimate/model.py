@@ -117,9 +117,9 @@ class ModelFacts:
         return self._kernels[name]
 
     def with_kernels_of(self, whole: ModelFacts) -> ModelFacts:
-        """Return a copy whose kernels are not traced but taken from `whole`, the facts about the undivided model, with
-        the work of each kernel divided equally over the ranks of `tensor`. A step time computed from these kernels is
-        only a lower bound."""
+        """Return a copy with kernels from `whole`, the facts about the undivided model, instead of traced kernels. The
+        work of each is divided equally over the ranks of `tensor`. A step time computed from these kernels is only a
+        lower bound."""
         made = replace(self, _kernels={})
         made._set_kernels({name: divide_kernels(whole.kernels(name), self.num_tensor_ranks) for name in self.nodes})
         return made

@@ -29,9 +29,8 @@ _GREATEST = 2  # end token in old configs; transformers then reads the state at 
 
 
 def _part(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the config of CLIP's encoder `name` (`text` or `vision`), with default values for missing keys. It is
-    `NAME_config_dict` or, if this is missing, `NAME_config`, because the latter may be incomplete in a config with
-    both."""
+    """Return the config of CLIP's encoder `name` (`text` or `vision`), with default values for missing keys. If a
+    config has both `NAME_config_dict` and `NAME_config`, the first is used, because the second may be incomplete."""
     made_of = config.get(f"{name}_config_dict")
     return _USUAL[name] | (made_of if made_of is not None else config.get(f"{name}_config") or {})
 
