@@ -26,12 +26,11 @@ class TerminatedError(BaseException):
 
 @contextmanager
 def signals_raise() -> Iterator[None]:
-    """Raise TerminatedError in the code of the `with` block when a signal arrives that ends a command. In a forked
-    child the signal has its usual effect.
+    """Raise TerminatedError in the code of the `with` block when a signal arrives that ends a command; for SIGINT,
+    raise KeyboardInterrupt. A forked child handles signals as before the block.
 
-    The signal is sent again until the block ends or a run handles it, because the interrupted code may lose the
-    exception. Any other exception that leaves the block after it becomes TerminatedError. SIGINT raises
-    KeyboardInterrupt as usual, once."""
+    The interrupted code may lose the exception. So a signal other than SIGINT is sent again until the block ends or a
+    run handles it. If another exception leaves the block after a signal, it is replaced by that of the signal."""
     is_main_thread = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGINT) if is_main_thread}
     usual = (signal.SIG_DFL, signal.default_int_handler)

@@ -256,8 +256,9 @@ class Loss(Component, ABC):
         raise TypeError(f"`{self.type}` has nothing to balance")
 
     def balance(self, tally: "np.ndarray") -> "Loss":
-        """Return a copy of the loss whose class weights are numbers, computed from the counts `tally`, in place of
-        `balanced`. Raises ValueError, with a message for the user, if the counts cannot be balanced."""
+        """Return a copy of the loss in which computed class weights replace `balanced`. `tally`: total of the counts
+        that the method `tally` returned for all training targets. Raises ValueError, with a message for the user, if no
+        weights can be computed."""
         raise TypeError(f"`{self.type}` has nothing to balance")
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:

@@ -120,10 +120,8 @@ class _Failure:
 class Prefetcher(Generic[K, T]):
     """Results of `make(name)` for each of `names`, computed ahead in that order by threads of this process.
 
-    The results in memory have a total size of at most `room`; `size_of(name)` is the size of one. The total may be
-    larger in two cases: `get` waits for a result that no thread has begun, or it has already returned every result in
-    memory.
-    """
+    The results in memory have a total size of at most `room`; `size_of(name)` is the size of one. A result is made
+    beyond this limit only if `get` waits for it, or if `get` has returned all results in memory."""
 
     def __init__(
         self,

@@ -246,7 +246,7 @@ class Engine:
 
     def synchronize_buffers(self) -> None:
         """Prepare the model for an evaluation or a checkpoint. Average running statistics over the ranks. If the
-        optimizer has other weights for evaluations than for training, put them into the parameters."""
+        optimizer averages the weights, put the average into the parameters."""
         self.switch_weights(trains=False)
         if self.position.data.size > 1:
             average_buffers(self.model, self.position.data)

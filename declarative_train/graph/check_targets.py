@@ -45,9 +45,9 @@ def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
 
 
 def _find_shared(field: FieldSpec, target: FieldSpec, data: DataSpec, wanted: set[str]) -> list[str]:
-    """Return the columns that both `field`, an input, and `target` read by mistake. It is no mistake if all columns of
-    `field` are targets (an autoencoder), or if the two fields read different rows of a window. `wanted`: the columns of
-    all targets."""
+    """Return the columns that both `field`, an input of the model, and `target` read. Return [] if this is no mistake:
+    all columns of `field` are targets (an autoencoder), or the two fields read different rows of a window. `wanted`:
+    the columns of all targets."""
     common = [column for column in field.columns if column in target.columns]
     if not common:
         return []

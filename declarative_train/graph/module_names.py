@@ -93,8 +93,8 @@ def container(holder: nn.Module, path: str) -> nn.Module:
 
 
 def _root(modules: dict[str, nn.Module], is_sharded: bool = False) -> nn.Module:
-    """Return a module with the `modules` as children, in this order, as the root of an `fx.GraphModule`. From a dict,
-    fx would sort the children, and so the parameters, by depth. `is_sharded`: as in `attribute`."""
+    """Return a module with `modules` as its children, in this order, as the root of an `fx.GraphModule`. (If fx got the
+    dict, it would sort the children by depth.) `is_sharded`: whether `fully_shard` will be applied to the result."""
     root = nn.Module()
     for name, module in modules.items():
         put(root, attribute(name, is_sharded), module)

@@ -63,8 +63,9 @@ class RowConverter:
             yield from self.convert(chunk)
 
     def convert(self, chunk: InputChunk) -> Iterator[tuple[InputChunk, dict[str, np.ndarray]]]:
-        """Convert the rows of one chunk, which must have the columns `read_columns`. Yield the chunk and its values, a
-        dict from field to array (N, ...). With image fields, the chunk is yielded in smaller parts."""
+        """Convert the rows of one chunk, which must have the columns `read_columns`. Yield (chunk, values); `values` is
+        a dict from field to array (N, ...). With image fields, the chunk is divided, and a pair is yielded for each
+        part."""
         for part in _split(chunk, _PICTURES) if self._pictures.columns else (chunk,):
             read = {name: _to_numpy(name, self._wants[name], part, self._input.decimal) for name in self.columns}
             values = {converter.spec.name: converter.make(read, part) for converter in self._converters}
@@ -195,8 +196,8 @@ class _FieldConverter:
         return Column(name, dtype, values.shape[1:], self._num_guaranteed(at))
 
     def _num_guaranteed(self, at: int) -> int | None:
-        """Return n if the source of the run guaranteed that the column has only integers from 0 to n-1, and the field
-        needs this. Return None otherwise, for example if the field has a vocabulary or the key `num_classes`. `at`:
+        """Return n if the field relies on a guarantee of the training data's source: the column has only integers from
+        0 to n-1. Return None if it does not, for example because it has a vocabulary or the key `num_classes`. `at`:
         index of the column among those of the field."""
         component, intervals = self.spec.component, self.spec.tensor.intervals
         if self._vocabularies[at] is not None or component.get("num_classes") is not None or not intervals:

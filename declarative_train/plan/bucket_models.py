@@ -25,11 +25,10 @@ from declarative_train.recipe.recipe import Recipe
 def lower_buckets(
     recipe: Recipe, lowered: Lowered, data: DataSpec
 ) -> tuple[tuple[tuple[float, Lowered], ...], list[Diagnostic]]:
-    """Return the graph of the model for each length bucket, the shortest first, and diagnostics.
+    """Lower the model for the length of each length bucket. Return (share, model) for each bucket, the shortest first,
+    and diagnostics. `share`: the part of the training samples that is in the bucket.
 
-    Each item is (share of the training samples, lowered recipe at the length of the bucket). Without buckets, the only
-    item has `lowered` itself. After an error, there are no items.
-    """
+    Without buckets, the only item is (1.0, `lowered`). After an error, there are no items."""
     shares = bucket_shares(data)
     if not shares:
         return ((1.0, lowered),), []

@@ -1,10 +1,9 @@
 """JSON form of a plan, which keeps every number exactly, and the two hashes of a plan. A plan of another version is
 rejected.
 
-fingerprint  of what decides the numbers of a run (model, data, objective, optimizer, batch size, seed), so that a
-             checkpoint is recognised with another layout, logging or folder
-identity     of the whole plan
-"""
+fingerprint  hash of what decides the numbers of a run (model, data, objective, optimizer, batch size, seed). It is
+             equal for plans that differ only in layout, logging or folder: a checkpoint of one fits the others
+identity     hash of the whole plan"""
 
 from __future__ import annotations
 

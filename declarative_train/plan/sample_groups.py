@@ -97,7 +97,8 @@ def fits(size: int, batch: BatchSpec) -> bool:
 
 
 def _nearest(size: int, batch: BatchSpec) -> list[int]:
-    """Return the group sizes nearest to `size` that fit the batch (`fits`): one below and one above, if they exist."""
+    """Return the nearest group sizes into which the batch can be divided: the next below `size` and the next above, if
+    they exist."""
     most = batch.microbatch_size * batch.data_parallel_size
     ranks = [n for n in range(1, batch.data_parallel_size + 1) if batch.data_parallel_size % n == 0]
     rows = [n for n in range(1, batch.microbatch_size + 1) if batch.microbatch_size % n == 0]

@@ -175,8 +175,8 @@ def add_default_types(tree: Mapping) -> Mapping:
 
 
 def axes_of_word(word: Scalar) -> Mapping:
-    """Return the axes that `word`, a value of `parallelism`, means: for `fsdp`, `{data: {shard: all}}`. All nodes in
-    the result have the span of the word."""
+    """Return the mapping that the word stands for as the value of `parallelism`: `fsdp` -> `{data: {shard: all}}`. The
+    mapping and all values in it have the span of the word."""
 
     def make(value: str | MappingABC[str, object]) -> Node:
         if isinstance(value, str):

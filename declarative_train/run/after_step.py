@@ -103,11 +103,11 @@ class AfterStep:
         yield from self.report_saved(ends=ends)
 
     def report_saved(self, *, wait: bool = False, ends: bool = False) -> Iterator[Event]:
-        """Yield the event of a save that was started earlier, once the save is complete. While the checkpoint cannot be
-        written, yield one warning with the reason. `wait`: wait until the save is complete.
+        """Yield the event of a save that was started earlier, if it is complete. `wait`: first wait until it is. While
+        the checkpoint cannot be written, yield one warning with the reason.
 
-        If the save failed, raise its error. But if the recipe allows failed saves and more steps follow, only yield a
-        warning. `ends`: no step follows."""
+        If the save failed, raise its error. If the recipe allows failed saves and more steps follow (`ends` is False),
+        yield a warning instead."""
         if self._under_way is None:
             return
         if self._checkpoints.is_writing and not wait:

@@ -40,12 +40,12 @@ def allow_connections() -> None:
 
 def interface_to(address: str) -> str | None:
     """Return the network interface through which this machine reaches `address`, the machine of rank 0; None if
-    unknown. It is the one in NCCL_SOCKET_IFNAME, if that names one interface. If `address` is on the loopback
-    interface, it is the only other interface, or loopback without another. Raises RunFailure if there are several
-    others.
+    unknown. If NCCL_SOCKET_IFNAME names one interface, return this one.
 
-    gloo would choose the address of this machine's name, which is 127.0.1.1 on Debian.
-    """
+    If the connection to `address` uses loopback, return the only other interface, or loopback if there is no other.
+    Raises RunFailure if there are several others.
+
+    Without this choice, gloo uses the address of the host name, which is 127.0.1.1 on Debian."""
     wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
     if wanted and wanted[0].isalnum() and "," not in wanted:
         return wanted

@@ -71,9 +71,9 @@ QUIET_P2P = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # torch-fact
 
 @dataclass(frozen=True, slots=True)
 class NodeRanks:
-    """Ranks that one node starts in a round (a start of all ranks of the run): `num_local` ranks, from rank `first` on.
-    `where`: address and port of the store through which all ranks connect. `scratch`: a folder on this machine for
-    messages between the ranks and their agent."""
+    """Ranks that one node starts: `num_local` ranks, from rank `first` on. `round`: number of the start of all ranks of
+    the run. `where`: address and port of the store through which all ranks connect. `scratch`: a folder on this machine
+    for messages between the ranks and their agent."""
 
     job: RankJob
     round: int

@@ -1,8 +1,9 @@
-"""Rendezvous of ranks: a TCPStore of torch in a process of its own, and the handler for torch's elastic launcher.
+"""Rendezvous of ranks: a TCPStore of torch in a process of its own, and the handler that connects torch's elastic
+launcher to it.
 
-Through this store the agents of all nodes agree on the nodes of a round, a start of all ranks (`run/coordinator.py`).
-torch's launcher on each node knows only this node, because its barriers between nodes wait for minutes for a lost node,
-and its own rendezvous backends cannot replace one."""
+Through this store the agents of all nodes agree which nodes take part in the next start of the ranks
+(`run/coordinator.py`). torch's launcher on each node is told only of its own node. If it knew the others, its barriers
+would wait minutes for a lost node, and its rendezvous backends could not replace one."""
 
 from __future__ import annotations
 

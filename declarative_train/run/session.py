@@ -68,7 +68,7 @@ class Session:
         return self.num_nodes if least is None or self._recompile is None else least
 
     def is_misfit(self, num_nodes: int) -> bool:
-        """Return whether the recipe was already compiled for this number of nodes, and no plan was found."""
+        """Return whether the recipe was already compiled for this number of nodes, and this gave no plan."""
         return num_nodes in self._plans and self._plans[num_nodes] is None
 
     def fit(self, num_nodes: int) -> int | None:

@@ -42,8 +42,8 @@ class Document(NamedTuple):
     """Merged recipe, before its templates are rendered.
 
     complete     False if a base or a `--with` file could not be read, so missing values are not reported
-    base_orders  {path of a mapping: its keys in the base recipe} if a later file adds, removes or reorders its keys.
-                 Without `extends`, the base is the recipe before `--with` and `--set`"""
+    base_orders  {path of a mapping: its keys in the recipe that `extends` names}, for mappings whose keys or
+                 their order are different after the merge. Without `extends`, the keys before `--with` and `--set`"""
 
     path: str
     root: Mapping

@@ -267,8 +267,8 @@ class _Explainer:
         return Explanation(below_a_value(name, self.key, self._span(place, end), shown))
 
     def _no_colon(self) -> Explanation:
-        """Return the explanation of a line without `: ` between the entries of a mapping. This line begins at `opened`,
-        because the parser fails only at the next key."""
+        """Return the explanation for a line without `: ` among the entries of a mapping. The parser reports the mistake
+        only at the next key; the line itself begins at `opened`."""
         start = self.at if self.opened is None else self.opened
         number, column = self.lines.place(start)
         text = lexing.without_comment(self.lines.line(number)[column - 1 :])

@@ -218,8 +218,8 @@ class Run:
 
 @contextmanager
 def _as_file(rows: Any) -> Iterator[str | None]:
-    """Yield the path of a file with `rows`, for the `with` block. If `rows` is a path or None, it is yielded unchanged.
-    If it is a table in memory, it is written to a temporary file."""
+    """Yield a path to `rows` for the `with` block. A table in memory is written to a temporary file; a path and None
+    are yielded unchanged."""
     if rows is None or isinstance(rows, str | os.PathLike):
         yield None if rows is None else os.fspath(rows)
         return

@@ -32,9 +32,9 @@ class Adapter(Component, ABC):
         raise NotImplementedError
 
     def read_for(self, scope: Any, path: str, rows: int) -> Adapter | None:
-        """Return the adapter of one linear map, with the settings that the saved adapter in the folder `made_from` has
-        for this map. Return None if the saved adapter does not change the map. `path`: path of the linear map in the
-        model. `rows`: its number of outputs. `scope`: the model, a `Scope`. Raises PublishedError."""
+        """Return a copy of the adapter for one linear map, with the settings that the saved adapter (folder
+        `made_from`) has for it. Return None if the saved adapter does not change this map. `path`: path of the linear
+        map in the model. `rows`: its number of outputs. `scope`: the model, a `Scope`. Raises PublishedError."""
         raise NotImplementedError
 
     def plan_weights(self, recipe: Any, lowered: Any, span: Span) -> tuple[Any, list[Diagnostic]]:

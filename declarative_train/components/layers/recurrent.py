@@ -65,8 +65,8 @@ class Recurrent(Layer, ABC):
         return super().init_of(parameter, inputs)
 
     def products(self, use: Use) -> Iterable[Product]:
-        """Yield the matrix products of all gates, each for all time steps together. A product with the state is yielded
-        as two: the first time step, whose state is constant and needs no gradient, and all others."""
+        """Yield the matrix products of all gates, each for all time steps together. Products with the state are yielded
+        in two parts: the first time step, whose state needs no gradient, and all others."""
         *leading, steps, _ = use.inputs["x"].shape
         for each in use.matrices:
             flops = 2 * prod(each.shape) * prod(leading)

@@ -89,9 +89,9 @@ def idle_average(metric: Counted | Ranked, edges: MetricInputs) -> ShapeError | 
 
 
 def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNoItems, int]:
-    """Return two values: the function that turns scores and targets into the items of a metric, and the number of
-    classes or labels. If `task` is None, `task_of` derives the task from the shapes.
-    """
+    """Return (items, number). `items`: function that turns scores and targets into the items that a metric counts.
+    `number`: number of classes or labels, 1 if the task is binary. With `task` None, `task_of` derives the task from
+    the shapes."""
     from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
 
     found = task_of(task, edges)

@@ -73,10 +73,9 @@ def _find_experts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
 def find_gather_groups(
     model: nn.Module, units: tuple[str, ...], sharding: ShardingPlan
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield (modules, reshard) for each group of modules whose parameters are gathered together. `reshard`: the value
-    of fully_shard's argument `reshard_after_forward`. `units`: names of the model's repeated blocks; each is a group,
-    unless several nodes use it. `sharding`: further groups. Parameters outside of the groups belong to the root module.
-    """
+    """Yield (modules, reshard) for each group of modules whose parameters fsdp gathers together. `reshard`: the
+    argument `reshard_after_forward` of `fully_shard`. The groups are each of the repeated blocks `units`, except one
+    that several nodes use, then `sharding.first` and `sharding.last`."""
     for unit in units:
         if unit not in sharding.shared:
             yield from _make_group(model, (unit,), sharding.reshard)

@@ -68,8 +68,8 @@ class ExportFormat:
 
 
 def check(format: ExportFormat, program: Program, path: Path) -> float:
-    """Load the written file and compare it with the model. Outputs for made-up rows are compared, or tensors if the
-    file has no computation. Return the largest relative difference. Raises ExportFailure if it is more than
+    """Load the written file, and compare its outputs for made-up rows with those of the model. If the format stores
+    only tensors, compare the tensors. Return the largest relative difference. Raises ExportFailure if it is more than
     rounding."""
     rows = program.rows(_CHECKED_ROWS)
     found = format.read_back(program, path, rows)

@@ -197,8 +197,8 @@ def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> ProgramInput:
 
 def _answer(name: str, said: tuple[Meaning, ...], kind: Inputs) -> ProgramOutput:
     """Return the description of a node's output in the exported program. `said`: for each loss that reads the output,
-    what its numbers mean. If `kind` is "raw", the program converts numbers and counts to the unit of the target, unless
-    the losses have different units."""
+    what its numbers mean. With `kind` "raw", the program will convert numbers and counts to the unit of the target,
+    unless the losses have different units."""
     units = {(one.kind == "count", one.unit) for one in said if one.unit is not None or one.kind == "count"}
     is_one = kind == "raw" and len(units) == 1 and all(one.kind in ("number", "count") for one in said)
     unit = next((one for one in said if one.unit is not None or one.kind == "count"), None) if is_one else None

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class PictureValues(NamedTuple):
-    """Field of images or boxes, with the values (N,) of the column that it reads. `classes`: for boxes, the column of
-    their classes and its values; None if the field has no such column."""
+    """Field of images or boxes, with the column that it reads and N values of this column. `classes`: for boxes, the
+    column of their classes and its N values; None if the field has no such column."""
 
     field: PictureField | BoxesField
     column: Column

@@ -101,8 +101,8 @@ class PublishedWeights:
 
 def _find_frozen_tables(recipe: Recipe, plan: WeightsPlan, parameters: Sequence[ParameterPlan]) -> list[str]:
     """Return the names of frozen parameters that must be trained because the recipe adds tokens: tables with one row
-    for each token, such as embeddings. The published model never used the rows of the added tokens, so their values
-    have no meaning. Return [] if no tokens are added, or if all parameters of the node are frozen."""
+    for each token, such as embeddings. The rows of the added tokens have no trained values. Return [] if no tokens are
+    added, or if the whole published model is frozen (such as a teacher)."""
     assert plan.tensors is not None
     fields = recipe.data.fields.values()
     if not plan.tensors.grown and not any(getattr(field, "adds_tokens", False) for field in fields):

@@ -76,8 +76,8 @@ def find_policy_output(plan: Plan) -> TextOutput | None:
 
 
 def _read_output(plan: Plan, output: str) -> TextOutput | None:
-    """Return a description of the output named `output`; None if it cannot predict text. One sample of it must have two
-    dimensions, and it must be computed from a field of tokens, whose samples have one dimension."""
+    """Return a description of the output named `output`; None if it cannot predict text. Each of its samples must have
+    the shape (positions, scores), and it must be computed from a field with one row of tokens per sample."""
     specs = {field.name: field for field in plan.data.fields}
     graph = prune(plan, [output])
     spec = graph.spec(graph.outputs[output])

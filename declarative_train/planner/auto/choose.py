@@ -110,11 +110,14 @@ def _apply_trace(verdict: LayoutVerdict, known: Mapping[str, int], target: Targe
 def _make_fit_test(
     verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> Callable[[LayoutVerdict], bool]:
-    """Return a function that says whether a candidate may fit on the device. This is decided by the traced memory, else
-    by the estimate divided by `TOO_HIGH`. If a pipeline of the same kind (`_kind`) was traced, the estimate is
-    multiplied by that pipeline's traced / estimated memory, and divided by `CORRECTED_TOO_HIGH`.
+    """Return a function that says whether a candidate may fit on the device. If the candidate was traced, the traced
+    memory decides. Otherwise the estimate decides; it is first divided by `TOO_HIGH`, because estimates may be too
+    high.
 
-    `verdicts`: from estimates alone, on all candidates. `known`: {name of a traced candidate: its memory in bytes}."""
+    If a pipeline of the same kind (`_kind`) was traced, its ratio of traced to estimated memory corrects the estimate,
+    which is then divided only by `CORRECTED_TOO_HIGH`.
+
+    `verdicts`: all candidates, with estimated memory. `known`: {name of a traced candidate: its memory in bytes}."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for each in verdicts:
         kind, number = _kind(each)

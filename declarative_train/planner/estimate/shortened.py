@@ -145,8 +145,8 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 
 def _follows(chain: Sequence[Node], node: Node, used: Mapping[str, list[str]]) -> bool:
     """Return whether `node` continues `chain`, a list of equal nodes such as `block.0`, `block.1`. It must have the
-    next number and be equal to the last node. It must be the only reader of the last node, and share its other inputs
-    with it. `used`: {node name: names of the nodes that read it}."""
+    next number and the same settings as the last node. It must be the only reader of the last node, and have the same
+    other inputs. `used`: {node name: names of the nodes that read it}."""
     last = chain[-1]
     stem, _, number = last.name.rpartition(".")
     if not stem or not number.isdigit() or node.name != f"{stem}.{int(number) + 1}":

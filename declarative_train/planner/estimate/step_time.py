@@ -258,9 +258,8 @@ def _hops_s(number: int, placement: Placement, machine: Machine) -> tuple[float,
 
 
 def _update_s(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> float:
-    """Return the seconds of the update at the end of a step. The optimizer reads parameters, gradients and state, and
-    writes parameters and state. Also included: adding the gradients of microbatches, and constant times per step and
-    per tensor."""
+    """Return the seconds of the update at the end of a step: the memory traffic of the optimizer and of the addition of
+    microbatch gradients, and constant times per step and per tensor."""
     constants = machine.constants
     held = model.share_of(part.nodes, placement.shards.size)
     moved = (3 * held.trained + 2 * held.state) * PARAMETER_BYTES[model.precision]

@@ -125,8 +125,8 @@ def _without_irrelevant(plan: Plan) -> Plan:
 
 
 def _split_positions(layout: LayoutPlan) -> list[list[int]]:
-    """Divide the pipeline positions among the processes that trace them, and return the positions of each process.
-    There is one process for each core, up to a limit, because each process needs memory."""
+    """Return, for each process that will trace, its positions in the pipeline. There is at most one process for each
+    core, and at most `MOST_AT_ONCE`, because each process needs memory."""
     places = list(kinds_of_rank(layout))
     number = min(usable_cores(), MOST_AT_ONCE, len(places))
     return [places[first::number] for first in range(number)]
@@ -312,8 +312,8 @@ def _leaves(graph: Graph) -> int:
 
 
 def _share(plan: Plan, shards: int) -> float:
-    """Return how many parameter elements the first of `shards` ranks has. No other rank has more, because `fully_shard`
-    divides the first dimension of each tensor and rounds up."""
+    """Return the largest number of parameter elements that one of `shards` ranks has. It is that of the first rank,
+    because `fully_shard` divides the first dimension of each tensor and rounds up."""
     return float(
         sum(
             ceil(item.shape[0] / shards) * prod(item.shape[1:]) if item.shape else 1

@@ -322,7 +322,8 @@ def _list_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]
 
 
 def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type[BaseModel]]:
-    """Return the pydantic models that may read the value at `path`, a path within a value that `model` reads."""
+    """Follow `path` from `model` through the annotations of fields, and return the pydantic models at its end. A union
+    gives several."""
     found = [model]
     for part in path:
         if isinstance(part, str) and len(found) == 1:

@@ -203,9 +203,8 @@ class _Expander:
         """Return the expanded graph of the model or of a block; None if it has an error. `outputs`: {name: reference}
         of its outputs.
 
-        `used`: names of the nodes that are read from outside the graph. With None, no node is reported as unused.
-        `readers`: what reads nodes from outside, for messages ("the objective").
-        """
+        `used`: names of the nodes that are read from outside the graph, so that unused nodes can be reported; None:
+        none are reported. `readers`: what reads nodes from outside, for messages ("the objective")."""
         is_whole = not any(problem.is_error for problem in wiring.diagnostics)
         left_out: set[str] = set()
         if used is not None and is_whole:
@@ -245,9 +244,8 @@ class _Expander:
     # -- nodes
 
     def _nodes(self, draft: Typed | ExpressionDraft, frame: _GraphFrame, wiring: Wiring) -> Iterable[ModelNode | None]:
-        """Yield the node for an entry of the graph, or, with `repeat`, each of its copies. Yield None, as the last
-        item, if the node has an error.
-        """
+        """Yield the model's node for the entry `draft` of the graph or, with `repeat`, one node for each copy. If a
+        node has an error, yield None and stop."""
         bound = {port: edge for port, edge in wiring.edges[draft.name].items() if edge is not None}
         inputs = {port: wire for port, edge in bound.items() if (wire := wiring.wire(edge)) is not None}
         spans = {port: edge.span for port, edge in bound.items() if port in inputs}
@@ -411,9 +409,8 @@ class _Expander:
         yield from (unused_input(block.port_spans[name], name, block.name) for name in unread)
 
     def _check_reuses(self, nodes: Iterable[ModelNode]) -> None:
-        """Report each `reuse` node that calls a block, but not with the same connected inputs as the first call. The
-        connected inputs decide which nodes the block has, so they must be the same in every call. Their values may
-        differ."""
+        """Report each `reuse` of a block that does not connect the same inputs as the block's first call. The connected
+        inputs decide which nodes the block has. They may be connected to other values."""
         by_name = {node.name: node for node in nodes}
         for node in nodes:
             target = by_name.get(node.target) if isinstance(node, ReuseNode) else None

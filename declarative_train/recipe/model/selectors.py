@@ -120,9 +120,8 @@ class ParameterRule(NamedTuple):
         return found if found is None or self.only is None else found.only(self.only)
 
     def problems(self, names: Iterable[str]) -> list[Diagnostic]:
-        """Return the errors in settings that use `index`, the index of a `repeat` copy: those of the first matching
-        copy that has errors. If no setting uses `index`, return [], because the settings were checked when they were
-        read. `names`: names of all parameters."""
+        """Return the errors of settings that use `index`, the number of a `repeat` copy. Only those of the first copy
+        with errors are returned. Other settings were checked when they were read. `names`: names of all parameters."""
         if self.by_index is None:
             return []
         indices = {_index(place) for name in names if (place := self._place(name)) is not None}

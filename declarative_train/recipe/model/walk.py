@@ -47,8 +47,9 @@ class Frame:
 class Source(NamedTuple):
     """Origin of a value: a field, or an output of a layer or expression.
 
-    `frame`: the graph that contains the node. `wire`: the value in this graph. `node`: None for a field. `inputs`:
-    {input of the node: wire in this graph}; if a `reuse` node calls the layer, these are its inputs."""
+    `frame`: the graph that contains the field or node. `wire`: name of the value in this graph. `node`: None for a
+    field. `inputs`: {input of the node: name of the value that it reads}; if a `reuse` node calls the layer, these are
+    its inputs."""
 
     frame: Frame
     wire: Wire

@@ -186,9 +186,9 @@ class Wiring:
         return {str(i): edge for i, edge in enumerate(draft.wanted.edges or [above])}
 
     def _find_counted(self) -> Edge | None:
-        """Return the default input of a node that only counts the samples of its input, such as `parameter`. In a
-        block, it is the first input of the block. In the model, it is the first field that a layer or block reads, or
-        else the first field. None if the graph has no inputs."""
+        """Return the default input of a node, such as `parameter`, that needs only the number of samples. In a block,
+        it is the first input of the block. In the model, it is the first field that a layer or block reads, or else the
+        first field. None if the graph has no inputs."""
         read = [
             edge.name
             for draft in self.drafts.values()

@@ -73,8 +73,9 @@ class Probe:
 
 
 def compile_probes(num_ranks: int) -> dict[Step, Probe]:
-    """Return a dict from Step (mode, number of layers or microbatches) to the compiled training step of a tiny model.
-    `num_ranks`: how many ranks run on this machine at the same time; with 1, only steps of the mode `single`."""
+    """Return {(mode, number): compiled training step of a tiny model}. `number`: number of layers; in a pipeline, of
+    microbatches. `num_ranks`: how many ranks run on this machine at the same time; with 1, only steps of the mode
+    `single`."""
     steps = [step for pair in STEPS.values() for step in pair if step is not None]
     return {step: _compile(*step, num_ranks) for step in steps if num_ranks > 1 or step[0] == "single"}
 

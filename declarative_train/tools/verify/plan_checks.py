@@ -38,9 +38,9 @@ class GradientRow:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Result of the checks of a plan. `problems`: a sentence for each mistake. `rows`: one row for each different way
-    in which gradients are reduced. `num_classes`: number of kinds of ranks; ranks of one kind do the same work with
-    different rows of the batch."""
+    """Result of the checks of a plan. `problems`: a sentence for each mistake. `rows`: table with one row for each
+    different way in which gradients are reduced. `num_classes`: number of ranks, where ranks that differ only in their
+    rows of the batch count once."""
 
     num_classes: int
     rows: tuple[GradientRow, ...]

@@ -55,8 +55,8 @@ class TensorRanks:
         return exchange(x, _identity, self._sum) if x.requires_grad else x
 
     def add(self, x: Tensor) -> Tensor:
-        """Return the sum of `x` over the ranks. If `writes` is "tokens", return only this rank's tokens of the sum. In
-        the backward, every rank gets the gradient of the whole sum."""
+        """Return the sum of `x` over the ranks: with all tokens if the class's `writes` is "whole", with only this
+        rank's tokens if it is "tokens". In the backward, every rank gets the gradient of the whole sum."""
         if self._writes == "tokens":
             return exchange(x, self._peers.sum_tokens, self._peers.gather_tokens)
         return exchange(x, self._sum, _identity)

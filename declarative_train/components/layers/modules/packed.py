@@ -263,9 +263,8 @@ def find_packed(module: nn.Module) -> dict[str, Packed]:
 
 
 def as_computed(module: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict of `module` with the shapes that weights have if they are neither packed nor divided. Each
-    packed or divided weight is replaced by a meta tensor with the shape of the whole, unpacked weight.
-    """
+    """Return the state dict of `module`, in which each packed or divided weight is replaced by a meta tensor with the
+    shape of the whole, unpacked weight."""
     found: dict[str, Tensor] = module.state_dict(keep_vars=True)
     packed, made = find_packed(module), {}
     for name in packed:

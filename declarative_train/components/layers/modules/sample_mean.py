@@ -69,9 +69,9 @@ class SampleMeanModule(nn.Module):
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[SampleMeanModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Store in each module, for use in evaluations, the mean over all groups of samples in a step. A module without
-        a group in the step is not changed. `pending`: for each module, the vector that `take_pending` returned, summed
-        over the ranks. `finite`: if false, the step is skipped, and no module is changed."""
+        """Store in each module the mean over all groups of samples of the step; evaluations use it. A module without a
+        group in the step keeps its mean. `pending`: for each module, the vector that `take_pending` returned, summed
+        over the ranks. `finite`: bool scalar; if false, no module is changed."""
         for module, part in zip(modules, pending, strict=True):
             moves = part[-1] > 0 if finite is None else (part[-1] > 0) & finite
             new = (part[:-1] / part[-1].clamp(min=1)).view_as(module.running_mean)

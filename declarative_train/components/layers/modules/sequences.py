@@ -141,9 +141,9 @@ def restore_dims(y: Tensor, x: Tensor) -> Tensor:
 
 
 def mask_as_rows(mask: Tensor | None, x: Tensor) -> Tensor | None:
-    """Return the mask for the sequences into which `as_rows` flattens x: (B, ..., T, D) becomes (N, T, D). The leading
-    dimensions (B, ...) of the mask are flattened in the same way: (B, ..., S) becomes (N, S), and (B, ..., T, S)
-    becomes (N, T, S). Those of size 1 are first repeated to the size in `x`. None stays None."""
+    """Return the mask with its leading dimensions flattened like those of `x` in `as_rows`: (B, ..., S) becomes (N, S),
+    and (B, ..., T, S) becomes (N, T, S). Leading dimensions of size 1 are first expanded to those of `x` (B, ..., T,
+    D). None stays None."""
     if mask is None or x.dim() == 3:
         return mask
     leading = x.shape[:-2]

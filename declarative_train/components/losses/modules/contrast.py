@@ -66,9 +66,10 @@ class Contrast(nn.Module, LossModule):
         return sum((self._share(group, ranks) for group in whole), waiting.new_zeros(()))
 
     def _share(self, group: Tensor, ranks: Collective) -> Tensor:
-        """Return this rank's part of the loss sum for one group (n, 2, D), which every rank has. Of N ranks, each takes
-        every N-th sample, and matches its first view with all second views. If the loss is symmetric, it also matches
-        its second view with all first views, and the result is the mean of both."""
+        """Return this rank's part of the loss sum for `group` (n, 2, D): two views of n samples, equal on all ranks.
+        Rank r of N computes the losses of the samples r, r + N, ..., each of which matches its first view with all
+        second views. If the loss is symmetric, it also matches its second view with all first views, and the result is
+        the mean of both."""
         a, b = group.unbind(1)
         own = torch.arange(len(group), device=group.device)[ranks.rank :: ranks.size]
         weight = group.new_ones(len(group))

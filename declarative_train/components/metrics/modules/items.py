@@ -98,12 +98,11 @@ def iou(correct: Tensor, predicted: Tensor, actual: Tensor) -> Tensor:
 
 
 class FromCounts(MetricModule):
-    """Accumulator of a metric that is computed from counts of items.
+    """Accumulator of counts per class or label, from which a metric such as precision is computed.
 
-    If `threshold` is None, the class with the highest score is predicted. Otherwise each label is predicted positive if
-    its score is above `threshold`, else negative. If a class or label is never predicted and never a target, its value
-    is 0. As in torchmetrics, the average `macro` then leaves out the class, but not the label.
-    """
+    `threshold`: a label is predicted if its score is higher; None: the class with the highest score is predicted. A
+    class or label that is never predicted and never a target has the value 0. The average `macro` leaves out such a
+    class, but not such a label, as in torchmetrics."""
 
     def __init__(
         self,

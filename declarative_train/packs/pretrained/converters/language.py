@@ -106,8 +106,8 @@ def read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
 
 def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
     """Return a copy of transformers' `config` with the rotary settings in `params`, under the new key
-    (`rope_parameters`) and the old keys (`rope_theta`, `rope_scaling`). With another scaling than in `config`,
-    `max_position_embeddings` changes too."""
+    (`rope_parameters`) and the old keys (`rope_theta`, `rope_scaling`). If the scaling differs from that in `config`,
+    `max_position_embeddings` is changed too."""
     scaling, before = params["rotary_scaling"], read_rotary(config)["rotary_scaling"]
     scaled: dict[str, object] | None = None
     if isinstance(scaling, Mapping):

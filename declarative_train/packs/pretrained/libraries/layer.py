@@ -159,9 +159,9 @@ class LibraryLayer(Layer):
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)
 
     def _count_elements(self, inputs: Inputs, matrices: Sequence[Weight]) -> tuple[list[int], int]:
-        """Return (numbers, total). `numbers`: for each of `matrices`, how many of its elements this rank multiplies
-        with. `total`: how many elements all of them have in the undivided model. Stacked experts that the axis `expert`
-        divides count as undivided in `numbers`, because a rank computes its experts for the rows of other ranks too."""
+        """Return (numbers, total). `numbers`: for each of `matrices`, how many of its elements this rank computes with.
+        `total`: number of elements of all undivided matrices. All experts of a stack count in `numbers`, because a rank
+        also computes its own experts for the rows of other ranks."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         shapes = {name: item.shape for name, item in bare(self, inputs).named_parameters(remove_duplicate=False)}

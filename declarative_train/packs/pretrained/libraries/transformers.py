@@ -294,9 +294,9 @@ class Transformers(LibraryLayer):
         return super().build(inputs) if self._part is None else build_part(self, self._part)
 
     def products(self, use: Use) -> list[Product]:
-        """Return the matrix products of a forward. For one part of a model that a pipeline divides, they are estimated:
-        its share of the model's operations is equal to its share of the weights' elements. A part that reads token ids
-        has no products, because it only looks up an embedding."""
+        """Return the matrix products of a forward. For a part of a pipeline, they are estimated: the operations of the
+        whole model are divided in proportion to the elements of the weights. A part that reads token ids has no
+        products, because it only looks up an embedding."""
         if self._part is None:
             return super().products(use)
         from declarative_train.packs.pretrained.libraries.modules.parts import count_operations

@@ -252,7 +252,7 @@ def _group_of(name: str) -> str:
 
 
 def _find_ties_apart(model: nn.Module, cuts: dict[str, LayerCut]) -> Iterator[tuple[str, str]]:
-    """Yield (group, reason) for each group of submodules that cannot be divided over ranks. One of its parameters is
+    """Yield (group, reason) for each group of submodules that must stay undivided, because one of its parameters is
     tied to a parameter that `cuts` divides in another way or not at all."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
