@@ -45,7 +45,8 @@ class SampleSet(ABC):
 
 
 class HeldSet(SampleSet):
-    """Set of samples in memory, with one tensor of rows per field; windows are overlapping views of the rows."""
+    """Set of samples in memory. It has one tensor per field with the values of all rows. If samples are windows of
+    several rows, they are overlapping views of this tensor."""
 
     is_held = True
 

@@ -104,8 +104,8 @@ class NodeLauncher:
     `num_nodes`  number of nodes; "" if the launcher has no such variable
     `heads`      address of node 0, the head node; the first that has a value is read
     `port`       port of node 0
-    `only`       (variable, wanted): the launcher is recognised only if the variable has the value `wanted`, or that of
-                 the variable `wanted`; ("", ""): no condition
+    `only`       (variable, wanted): the launcher is recognised only if both variables have the same value. `wanted` may
+                 also be the value itself, such as `1`. ("", ""): no condition
     """
 
     name: str

@@ -20,10 +20,14 @@ class ClassScores:
 
 @dataclass(frozen=True, slots=True)
 class WorstSample:
-    """Sample with a large error. `place`: its file and row, as text. `row`: values of its columns. `loss`: for classes
-    and yes/no, the negative log-probability of the target; for numbers, the distance to the target, in the target's
-    unit. If the sample has several items, `loss` is their mean. `probability`: that of the predicted class, or of yes;
-    None for numbers and for samples with several items."""
+    """Sample with a large error.
+
+    place        its file and row, as text
+    loss         classes and yes/no: negative log-probability of the target; numbers: distance to the target, in the
+                 target's unit. For a sample with several items, their mean
+    probability  of the predicted class, or of yes; None for numbers and for samples with several items
+    row          values of the table's columns
+    """
 
     place: str
     loss: float

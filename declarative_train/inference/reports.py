@@ -56,8 +56,8 @@ class Gatherer(ABC):
     @abstractmethod
     def add(self, values: Mapping[str, torch.Tensor], num_rows: int, origins: Callable[[int], Origin]) -> None:
         """Add one batch. `values`: outputs and fields by name. `num_rows`: number of rows without padding.
-        `origins(row)`: returns a function that looks up the origin (file and row) of a row of the batch; this function
-        is called only for reported samples."""
+        `origins(row)`: returns a function that looks up the file and the row in it from which row `row` of the batch
+        was read. That function is called only for reported samples."""
 
     @abstractmethod
     def report(self) -> Report: ...

@@ -117,12 +117,13 @@ def _fields_in(plan: Mapping[str, Any]) -> Mapping[str, FieldSpec]:
 
 
 def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
-    """Return the names of the fields that the loaded weights depend on. They must keep the statistics with which the
-    weights were trained.
+    """Return the names of the fields on which loaded weights depend. These fields must keep the statistics with which
+    the weights were trained.
 
-    For weights of the whole model, these are all fields. For weights of one node, they are the fields from which its
-    inputs are computed. If a loss reads the node's output, directly or through nodes without parameters, the fields of
-    the loss's target are added."""
+    For weights of the whole model, these are all fields. For weights of one node, they are the fields from which the
+    node's inputs are computed, and the target fields of losses that read its output, directly or through nodes without
+    parameters.
+    """
     if not weights.node:
         return tuple(recipe.data.fields)
     scope = recipe.model.scope

@@ -278,8 +278,8 @@ def _with_num_traced(plan: Plan | None, num_traced: int) -> Plan | None:
 
 
 class ScaleCache:
-    """Cache of `MemoryScale` (factors from counted elements of a model to bytes), by precision and recomputation
-    policy. A call returns None without a tracer.
+    """Cache of `MemoryScale`, the factors with which the bytes of a model are computed from its counted elements. There
+    is one for each precision and recomputation policy. A call returns None without a tracer.
 
     The factors are measured in a trace of the recipe in mode fsdp on all GPUs. If the model or the batch does not allow
     this mode, the trace uses one device.

@@ -134,9 +134,9 @@ class Agent:
         return self._order
 
     def begin(self) -> None:
-        """Prepare to register with a coordinator that does not know this agent, as after a restart of the coordinator.
-        The agent gets a new name. The number and the result of the last start of all ranks are removed from its
-        status."""
+        """Prepare to register with a coordinator that does not know this agent, for example because the coordinator was
+        restarted. The agent gets a new name, and its status no longer has a round (a start of all ranks) and a result.
+        """
         self.status = replace(self.status, agent=f"{self.status.node}-{secrets.token_hex(4)}", round=0, result=None)
         self._order, self._looked_s = Order("wait"), 0.0
 

@@ -116,11 +116,11 @@ def is_static(diagnostic: Diagnostic) -> bool:
 
 
 def _helps(wrong: Diagnostic, before: list[Diagnostic], left: list[Diagnostic]) -> bool:
-    """Return whether an edit removes the diagnostic `wrong` and causes no new one. `before`, `left`: all diagnostics
-    before and after the edit. New ones are allowed if
+    """Return whether an edit removes the diagnostic `wrong` and causes no new ones. `before`, `left`: all diagnostics
+    before and after the edit. Two kinds of new diagnostics are allowed:
 
-    - `wrong` is a YAML error and the new ones are not: the recipe could not be checked before
-    - `wrong` is a value of the wrong type (S003), and the new ones are missing keys (S002), as of a mapping
+    - all but YAML errors, if `wrong` is a YAML error, because the recipe could not be checked before
+    - missing keys (S002), if `wrong` is a value of the wrong type (S003), because a mapping may be the right value
     """
     old, new = Counter(map(_key, before)), Counter(map(_key, left))
     if new[_key(wrong)] >= old[_key(wrong)]:

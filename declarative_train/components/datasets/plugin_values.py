@@ -62,9 +62,9 @@ def as_array(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
 
 
 def _fits(value: np.ndarray, is_strict: bool, wanted: np.dtype[Any]) -> bool:
-    """Return whether a column of dtype `wanted` can hold `value`. `is_strict`: the dtype must be exactly `wanted`,
-    because the user's code returned an array or tensor. If False, it returned plain Python numbers: they must be of a
-    suitable kind and, if `wanted` is an integer type, in its range."""
+    """Return whether a column of dtype `wanted` can hold `value`. `is_strict`: the user's code returned an array or
+    tensor, so its dtype must be `wanted`. If False, the code returned Python numbers: their kind must be suitable and,
+    if `wanted` is an integer type, they must be in its range."""
     if is_strict:
         return value.dtype == wanted
     if wanted.kind in "iu" and value.dtype.kind in "iu" and value.size:

@@ -117,9 +117,9 @@ class Draws:
         return _to_unit(words.view("<u4"))
 
     def _normal(self, number: int, count: int) -> np.ndarray:
-        """Return standard normal numbers of a block of `BLOCK` numbers, by the method of Box and Muller: all of
-        them, or the first half if `count` is not larger. `number`: index of the block. Random word i of 64 bits
-        gives the numbers i (the cosine) and i + BLOCK / 2 (the sine)."""
+        """Return all standard normal numbers of a block of `BLOCK` numbers, or only the first half if `count` is not
+        larger. `number`: index of the block. By the method of Box and Muller, random word i of 64 bits gives the
+        numbers i (the cosine) and i + BLOCK / 2 (the sine)."""
         import numpy as np
 
         half = BLOCK // 2

@@ -22,8 +22,8 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 class ElementwiseLoss(Loss, ABC):
     """Base class of losses whose input and target have the same shape. `function`: name of the function in
-    `modules/elementwise.py` that computes the loss of each element. For a loss with fields, it is the name of a class;
-    `class(*fields)` is then this function."""
+    `modules/elementwise.py` that computes the loss of each element. If the loss has keys such as `beta`, it names a
+    class instead: the function is then an object of this class, created from the values of the keys."""
 
     about: ClassVar[str] = "numbers"
     per_item: ClassVar[bool] = True

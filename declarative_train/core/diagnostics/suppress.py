@@ -108,8 +108,8 @@ def _next_content(lines: Lines, number: int) -> int:
 
 
 def _report_unused(comment: _Comment, code: str, unused: list[str], lines: Lines) -> Diagnostic:
-    """Return the diagnostic for a code in a comment that hides no diagnostic. `code`: this code. `unused`: all codes of
-    the comment that hide nothing. The fix removes them, or the whole comment if no code is left."""
+    """Return the diagnostic for `code`, a code in an ignore comment that hides no diagnostic. `unused`: all codes of
+    the comment that hide none. The fix removes all of them, or the whole comment if no code is left."""
     span = comment.codes[code]
     line = lines.line(span.line)
     if len(unused) == len(comment.codes):

@@ -66,10 +66,9 @@ def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEn
 
 
 def resolve_weights(plans: Iterable[WeightsPlan], look: DamageCheck) -> tuple[tuple[WeightsPlan, ...], list[str]]:
-    """Return (entries, reasons). `entries`: the entries `plans` of `model.weights`, in which the path of a run is
-    replaced by that of its newest undamaged checkpoint. `reasons`: why newer checkpoints were skipped. Entries that
-    name a file are unchanged. `look`: function that checks a checkpoint for damage. Raises RunFailure if a path has no
-    weights."""
+    """Replace each path of a run in the entries `plans` of `model.weights` by the path of the run's newest undamaged
+    checkpoint. Return the entries, and the reasons why newer checkpoints were skipped. Paths of files are unchanged.
+    `look`: function that checks a checkpoint for damage. Raises RunFailure if a path has no weights."""
     resolved: list[WeightsPlan] = []
     passed_over: list[str] = []
     for plan in plans:

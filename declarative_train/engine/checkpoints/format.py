@@ -81,8 +81,9 @@ class AllowList(pickle.Unpickler):
 class HashingStream(io.RawIOBase):
     """Write-only stream that hashes what is written to it.
 
-    DCP writes a tensor in some forty pieces, most of them a few bytes long, and flushes after each. The stream collects
-    the pieces and writes them together, at the latest in `finish`."""
+    DCP (`torch.distributed.checkpoint`) writes a tensor in some forty pieces, most of them a few bytes long, and
+    flushes after each. The stream collects the pieces and writes them together, at the latest in `finish`.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

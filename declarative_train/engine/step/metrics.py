@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Metrics:
-    """Metrics of a plan. `training`: they are computed over training steps. Metrics that are not means over items are
-    then left out, because they need all rows at once."""
+    """Metrics of a plan. `training`: for training steps. Then only metrics that are means over items are kept, because
+    the others need all rows at once."""
 
     def __init__(self, plan: Plan, device: torch.device, *, training: bool) -> None:
         specs = tensor_specs(plan)

@@ -49,8 +49,8 @@ class ProgramInput:
 
 @dataclass(frozen=True)
 class ProgramOutput:
-    """Output of an exported program. `meanings`: for each loss that reads the output, what its numbers mean (scores,
-    classes, ...). `unit`: the meaning with the unit to which the program converts the output; None: no conversion."""
+    """Output of an exported program. `meanings`: what its numbers mean (scores, classes, ...), for each loss that reads
+    it. `unit`: meaning to whose unit the program converts the output; None: no conversion."""
 
     name: str
     dtype: torch.dtype

@@ -215,9 +215,9 @@ def _fit(model: Any, train: _Rows, test: _Rows, is_class: bool) -> Fitted:
 def _score(
     metric: str, one: Meaning, answers: np.ndarray, found: np.ndarray, shares: np.ndarray | None, classes: np.ndarray
 ) -> float:
-    """Return the value of `metric` for the predictions of a simple model; errors such as `mae` are in the unit of the
-    target's column. `one`: meaning of the predicted output, which has this unit. `answers`, `found`: true and predicted
-    values or classes. `shares`: probability of each of `classes` for each row; only `auroc` needs it."""
+    """Return the value of `metric` for the predictions of a simple model. `one`: meaning of the predicted output;
+    errors such as `mae` are converted to its unit. `answers`, `found`: true and predicted values or classes. `shares`:
+    for each row, the probability of each of the `classes`; only `auroc` needs it."""
     if metric == "accuracy":
         return float((answers == found).mean())
     if metric == "f1":

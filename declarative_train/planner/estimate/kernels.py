@@ -125,8 +125,9 @@ def with_sums(kernels: NodeKernels, sums: Sums, size: int, devices_per_node: int
     """Return `kernels` with one kernel added for each collective in `sums.forward` and `sums.backward`.
 
     `size`: number of ranks in the collective. `devices_per_node`: devices of one machine. If the ranks are on several
-    machines, all network adapters of a machine share the traffic. `width`: bytes that a ring of ranks sends per
-    element; for an all-reduce, twice the size of the dtype."""
+    machines, all network adapters of a machine share the traffic. `width`: bytes per element; for an all-reduce twice
+    the size of the dtype, because a ring of ranks sends each element twice.
+    """
     is_far = size > devices_per_node
     share = (size - 1) / size * width / (devices_per_node if is_far else 1)
 

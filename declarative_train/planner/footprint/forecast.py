@@ -258,10 +258,11 @@ def _memory_trace(plan: Plan, rank: int, is_begun: bool) -> MemoryTrace:
 
 
 def _prepare(plan: Plan) -> tuple[Plan, bool]:
-    """Return a smaller plan to trace, and whether gradients of earlier accumulation steps exist when its step begins.
+    """Return a smaller plan, which is faster to trace, and whether gradients of earlier accumulation steps exist when
+    its step begins.
 
     The smaller plan has few ranks. Without a pipeline, it has only the last accumulation step if all of them do the
-    same work, otherwise at most two.
+    same work, otherwise at most two. With a pipeline, it has all of them.
     """
     batch, is_begun = plan.batch, False
     if plan.layout.pipeline is None:

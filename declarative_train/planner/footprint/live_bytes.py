@@ -45,8 +45,8 @@ class Storage:
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counter of live bytes, active within its `with` block. A class of storages is an index in CLASSES (parameters,
-    ...).
+    """Counter of live bytes, active within its `with` block. Storages are divided into classes such as parameters; a
+    class is an index in CLASSES.
 
     phase            class of storages that are created from now on
     changes          pairs (storage, change in bytes), in order of time
@@ -165,8 +165,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stored.kind = GATHERED
 
     def _claim_buffers(self, tensors: Any) -> None:
-        """Set `kind` to GATHERED for the storages of the tensors that a collective reads or writes. A kind that `claim`
-        has set is not changed."""
+        """Set `kind` to GATHERED for the storages of the tensors that a collective reads or writes, except those whose
+        kind was set by `claim`."""
         for item in tensors_in(tensors):
             stored = self.add(item)
             if stored is not None and not stored.is_claimed:

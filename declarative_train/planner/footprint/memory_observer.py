@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch], **more: Any) -> Any:
-    """Run `engine.step(number, batches, **more)` while `live` counts, and return its result. The count includes the
-    tensors that exist before the step."""
+    """Run `engine.step(number, batches, **more)` and return its result, while `live` counts the bytes of all tensors,
+    also of those that exist before the step."""
     observer = MemoryObserver(engine, live)
     observer.claim_state()
     for batch in batches:

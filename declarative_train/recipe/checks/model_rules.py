@@ -283,9 +283,8 @@ def _is_of_one_position(term: Term) -> bool:
 
 
 def _ignores_order(root: Term) -> bool:
-    """Return whether the result of an expression does not depend on the order of the positions of a sequence, as with a
-    mean. A slice such as `x[:, 0]` is also accepted, but not as a part of a larger expression, which may compare
-    positions."""
+    """Return whether the result of an expression does not depend on the order of the positions in a sequence, as for a
+    mean. An expression that is only a slice, such as `x[:, 0]`, also counts as such."""
     if isinstance(root, Operation) and root.name == INDEX:
         return isinstance(root.operands[0], Reference)
     return is_made_by(root, _OF_ALL)

@@ -1,4 +1,4 @@
-"""Rules about the text of a recipe: they get YAML nodes, or the Document, instead of the sections in a Draft.
+"""Rules about the text of a recipe. They get YAML nodes or the Document, not the sections that were read from them.
 
 Each public function that returns diagnostics is one rule. Its docstring is the manual page of its diagnostic code.
 """

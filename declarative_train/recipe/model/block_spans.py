@@ -22,8 +22,8 @@ def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping,
     """Return an error in the file of the shipped block `block` as an error of the node that uses the block. An error in
     another file is returned unchanged.
 
-    `fields`: the keys of the node. `at`: span of the node's `type`. If exactly one of these keys is a parameter that
-    the wrong text reads, the new error is at the value of this key, otherwise at `at`.
+    The new error is at `at`, the span of the node's `type`. If the wrong text in the block reads exactly one of the
+    node's keys `fields`, the error is at the value of this key instead.
     """
     assert block.file is not None
     if problem.span.path != block.file.path:

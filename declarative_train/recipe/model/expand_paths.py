@@ -13,10 +13,11 @@ Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a g
 
 
 def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
-    """Return a copy of `scope` in which every node has its path (`layers.0.attention`), and the entries `parameters` of
-    all blocks in it, those of inner blocks first. `prefix`: beginning of every path.
+    """Return a copy of `scope` in which every node has its path, such as `layers.0.attention`. Return also the entries
+    `parameters` of all blocks in it, those of inner blocks first. `prefix`: beginning of every path.
 
-    `opened`: {`id()` of the graph of a block: (definition of the block, variables of its templates)}."""
+    `opened`: {`id()` of the graph of a block: (definition of the block, variables of its templates)}.
+    """
     nodes: list[ModelNode] = []
     rules: list[BlockRules] = []
     for node in scope.nodes:

@@ -162,9 +162,9 @@ def _guess_conventions(table: Table) -> dict[str, object]:
 
 
 def _reads_as_numbers(counts: Counter[str], number: re.Pattern[str], needs: str = "") -> bool:
-    """Return whether a column of texts seems to contain numbers in the notation `number`, for example with a decimal
-    comma. At least half of the rows must match `number` or be numbers with a decimal point. `needs`: text that at least
-    one row that matches `number` must contain. `counts`: {text: number of rows that have it}."""
+    """Return whether a column of texts seems to contain numbers in the notation `number`, such as one with a decimal
+    comma. At least half of the rows must be in this notation or have a decimal point, and at least one row in this
+    notation must contain the text `needs`. `counts`: {text: number of rows that have it}."""
     like = sum(n for word, n in counts.items() if number.fullmatch(word) or _NUMBER.fullmatch(word))
     return like * 2 >= counts.total() and any(number.fullmatch(word) and needs in word for word in counts)
 

@@ -218,9 +218,9 @@ def _check_cuts(plan: Plan, cuts: Cuts) -> Iterator[str]:
 
 
 def _name_in_model(path: str, found: LayerCut | str | None, experts: LayerCut | str | None) -> Cuts:
-    """Return the division of the parameters of the layer at `path`, by their names in the model, such as `path.weight`.
-    `found`: division of the layer over the axis `tensor`, by names within the layer. `experts`: division of its experts
-    over the axis `expert`. A text or None means that there is no division."""
+    """Return how the parameters of the layer at `path` are divided over ranks, by their names in the model, such as
+    `path.weight`. `found`: division of the layer over the axis `tensor`, by names within the layer. `experts`: division
+    of its experts over the axis `expert`. A text or None means that there is no division."""
     cuts = Cuts()
     if isinstance(found, LayerCut):
         own = {f"{path}.{name}": cut for name, cut in found.parameters.items()}
@@ -238,7 +238,8 @@ def _layers(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Node, dict[st
 
 
 def _gradient_rows(plan: Plan) -> tuple[GradientRow, ...]:
-    """Return a GradientRow for each different way in which the gradients of parameters are reduced."""
+    """Return a table row for each way in which gradients are combined over ranks: its description, and number, size and
+    an example of its parameters."""
     layout, reductions = plan.layout, reductions_of(plan)
     parts = {} if layout.cuts is None else layout.cuts.parameters
     of_experts = frozenset() if layout.cuts is None else layout.cuts.of_experts

@@ -191,8 +191,8 @@ def look_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
 
 
 def compute_dtype(device_type: str, otherwise: torch.dtype) -> torch.dtype:
-    """Return the dtype in which an autograd function computes on `device_type`: that of autocast if it is on, else
-    `otherwise`. A float64 `otherwise` is always returned. The function must convert its inputs itself, because autocast
+    """Return the dtype in which an autograd function must compute on `device_type`: `otherwise` if autocast is off or
+    `otherwise` is float64, else the dtype of autocast. The function must convert its inputs itself, because autocast
     has no effect inside it."""
     if otherwise == torch.float64 or not torch.is_autocast_enabled(device_type):
         return otherwise

@@ -98,7 +98,9 @@ class Angles:
 
         above `beta_fast`   unchanged
         below `beta_slow`   divided by `factor`
-        between             mean of both, weighted by the pair's index; `truncate` rounds the limits outwards to indices
+        between             mean of both, whose weights change linearly with the index of the pair
+
+        `truncate`: round the indices at the two limits outwards to whole numbers.
         """
         low, high = self._pair_that_turns(self.beta_fast, K), self._pair_that_turns(self.beta_slow, K)
         if self.truncate:

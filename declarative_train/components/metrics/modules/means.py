@@ -51,7 +51,8 @@ class MeanOfItems(MetricModule):
 
 
 class InputElements:
-    """Function that returns the values for `MeanOfItems`: the elements (B, *S) of the input, unchanged."""
+    """Function that returns the values and the weights of the items for `MeanOfItems`. The values are the elements (B,
+    *S) of the input, unchanged."""
 
     def __call__(
         self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
@@ -122,8 +123,8 @@ class CrossEntropies:
 
 
 class ItemLoss:
-    """Function for `MeanOfItems`, for a loss with the key `chunks`, which has already computed the cross entropy of
-    each item. Returns this cross entropy, its `input` (B, *S), and the weights of the items."""
+    """Function that returns the values and the weights of the items for `MeanOfItems`. The values are `input` (B, *S),
+    unchanged: the cross entropy of each item, which a loss with the key `chunks` has already computed."""
 
     def __init__(self, ignore_index: int | None) -> None:
         self._ignore_index = ignore_index

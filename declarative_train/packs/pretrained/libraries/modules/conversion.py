@@ -110,9 +110,9 @@ def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Nam
 
 
 def _gives_rows(converter: Any, names: Names, shape: tuple[int, ...]) -> bool:
-    """Return whether row i of a converter's result depends only on the i-th tensor of each pattern, so that rows can be
-    computed one by one. This is so for a converter that stacks the weights of experts. `names`: {pattern: names of its
-    tensors}. `shape`: shape of the result."""
+    """Return whether row i of a converter's result can be computed from the i-th tensor of each pattern alone, as when
+    the weights of experts are stacked. `names`: {pattern: names of the tensors that match it}. `shape`: shape of the
+    result."""
     from transformers.core_model_loading import Concatenate, MergeModulelist
 
     first, *others = converter.operations
