@@ -126,8 +126,11 @@ class TransformChain:
         keys: np.ndarray,
         epoch: int | None,
     ) -> dict[str, np.ndarray]:
-        """Return a dict from field name to the decoded and transformed values (N, *shape). The arguments are those of
-        `LazyReader.arrays`. Raises LazyFieldError and MissingPackageError."""
+        """Return a dict from field name to the decoded and transformed values (N, *shape) of N samples.
+
+        `given`: dict from field name to the content of its columns. `shapes`: dict from field name to the shape of one
+        value after all transforms. `keys` (N,): a number for each sample, from which its random numbers are made.
+        `epoch`: the training epoch; None outside of training. Raises LazyFieldError and MissingPackageError."""
         found: dict[str, np.ndarray] = {}
         for address in dict.fromkeys(each.field.lazy for each in given.values()):
             mine = {name: each for name, each in given.items() if each.field.lazy == address}

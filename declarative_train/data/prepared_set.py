@@ -297,7 +297,8 @@ def check_lazy_fields(
 
     `lazy`           readers of the fields with images or boxes
     `skips`          collects the bad rows; None: a bad row raises BadSampleError
-    `decoded_bytes`  bytes of local images that are decoded completely; of others only the header is read"""
+    `decoded_bytes`  local images are decoded completely until they have this size in total, in bytes; of all other
+                     images only the header is read"""
     left = 0 if any(map(is_remote, table.files)) else decoded_bytes
     for reader in lazy:
         if reader.name != base_of(reader.name):

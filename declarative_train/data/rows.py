@@ -147,14 +147,13 @@ class RowDraw(SetRows):
 class RowShare(SetRows):
     """Rows of a set: a random share of the rows `base`, or all other rows of `base`. For sets too large to list.
 
-    The same fraction of each block is drawn: of the n rows before the end of any block, round(n * fraction).
+    The share is about the same in every block: of the n rows up to the end of any block, round(n * share) are drawn.
 
-    starts   (blocks + 1,) first row of each block, from row 0 on, then the end of the last block
+    starts   (blocks + 1,) index of the first row of each block, then the end of the last block
     base     the rows from which the share is drawn; None: all rows of these blocks
     key      decides which rows are drawn
     others   the set has the rows of `base` that are not drawn
-    counts   (blocks + 1,) number of rows of the set before each block, then of all its rows
-    """
+    counts   (blocks + 1,) number of rows of the set before each block; last, the number of all its rows"""
 
     starts: np.ndarray
     base: RowShare | None

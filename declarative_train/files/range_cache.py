@@ -97,12 +97,11 @@ class Ranges:
         return [found[grain] for grain in range(first, last)]
 
     def _more(self, missing: Sequence[int], last: int, handles: dict[int, int]) -> list[int]:
-        """Return the indices of grains (pieces of 64 KiB) to request in addition to the grains `missing`: the next ones
-        from `last` on that the cache lacks, in the same segment (file of the cache). Return [] if the file is not read
-        from front to back, or if this process has not locked the segment.
+        """Return the indices of grains (pieces of 64 KiB) to read ahead when the grains `missing` are requested: the
+        next ones from `last` on that the cache lacks, in the same segment (file of the cache). Return [] if the file is
+        not read from front to back, or if this process has not locked the segment.
 
-        `handles`: descriptors of the segments that this process has locked.
-        """
+        `handles`: descriptors of the segments that this process has locked."""
         if not missing:
             return []
         least, most = _AHEAD

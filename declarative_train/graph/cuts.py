@@ -137,9 +137,9 @@ def _derive(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -
 
 
 def _find_summed(path: str, cut: TokenCut, node: NodeCut | None, given: DivisionInput) -> list[str]:
-    """Return the names of a layer's undivided parameters whose gradients must be summed over the ranks. Each rank
-    applies these parameters only to its own tokens. `path`: path of the layer. `cut`: how its tokens are divided.
-    `node`: how the layer itself is divided, or None."""
+    """Return the names of a layer's parameters that each rank has as a whole, but applies only to its own tokens. Their
+    gradients must be summed over the ranks. `path`: path of the layer. `cut`: how its tokens are divided. `node`: how
+    the layer itself is divided, or None."""
     kind = "" if node is None else node.kind
     if kind in ("rows", "heads"):
         biases = (f"{path}.bias", f"{path}.out.bias") if cut.writes == "tokens" else ()

@@ -188,8 +188,8 @@ def narrow(
 
 
 def row_of(seen: ObservedValues) -> int:
-    """Return the index of the row with the most extreme value: the least value if it is negative, otherwise the
-    greatest."""
+    """Return the index of the row with the least value of all rows if this value is negative, otherwise of the row with
+    the greatest value."""
     values = seen.values.reshape(len(seen.values), -1).double()
     least, greatest = values.amin(dim=1), values.amax(dim=1)
     return int(least.argmin()) if bool(least.min() < 0) else int(greatest.argmax())

@@ -41,8 +41,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes of a model or block. A node comes after all nodes whose outputs it reads. `inputs`: name -> spec.
-    `outputs`: name -> the edge that has this value."""
+    """Nodes of a model or block. A node comes after all nodes whose outputs it reads. `inputs`: spec of each input, by
+    name. `outputs`: the edge that gives each output, by name."""
 
     inputs: dict[str, TensorSpec]
     nodes: tuple[Node, ...]

@@ -109,8 +109,8 @@ def _relative_to(home: str, value: object, key: str = "") -> object:
 
 
 def _values(plan: Plan, of: object) -> dict[str, object]:
-    """Return the nested dicts and lists `of` as a flat dict from dotted path to value. `of`: the values of the plan
-    that decide the numbers of its run. If the recipe gives epochs, `training.epochs` replaces `training.num_steps`."""
+    """Return `of`, values of the plan as nested dicts and lists, as a flat dict from dotted path to value. If the
+    recipe gives the length of the run in epochs, `training.epochs` replaces `training.num_steps`."""
     found = dict(_leaves(of))
     if plan.training.num_epochs is not None:
         found["training.epochs"] = plan.training.num_epochs

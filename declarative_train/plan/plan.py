@@ -52,9 +52,9 @@ class PartPlan:
 
     share        its share of the parameter's rows: shares 1, 1, 2 mean a quarter, a quarter and a half
     transpose    the tensor is transposed
-    ones         leading dimensions of size 1 to remove; negative: to add
-    count        if not 0: the size of dimension 0, of which only `tensor[index, ..., first::step]` is used
-    """
+    ones         number of leading dimensions of size 1 to remove; if negative, to add
+    count        0: the whole tensor is used. Otherwise only `tensor[index, ..., first::step]` is used, and `count` is
+                 the size of dimension 0"""
 
     name: str
     share: int = 1

@@ -61,7 +61,7 @@ def _ends(
 
 
 def _holder(parameter: str, names: frozenset[str]) -> str:
-    """Return the node that contains a parameter. Of the nodes in `names` whose path begins the parameter's name, it is
-    the one with the longest path."""
+    """Return the node that contains a parameter: of the paths in `names`, the longest one with which the parameter's
+    name begins."""
     parts = parameter.split(".")
     return next(way for end in range(len(parts), 0, -1) if (way := ".".join(parts[:end])) in names)

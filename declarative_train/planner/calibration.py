@@ -47,9 +47,8 @@ def calibrate_to_rows(machine: Machine, rows: Sequence[tuple[float, float]]) -> 
     seconds of each step, predicted with `scale` 1.
 
     scale  median of measured / predicted; the fewer steps, the closer to 1
-    error  |ln(measured / (predicted * scale))| that 90 of 100 steps do not exceed, at least 0.05. With fewer than `FEW`
-           steps: half of the previous value
-    """
+    error  90% quantile of |ln(measured / (predicted * scale))|, at least 0.05; with fewer than `FEW` steps: half of the
+           previous error"""
     known = machine.constants.error
     ratios = [log(measured / predicted) for predicted, measured in rows]
     middle = median(ratios) * known**2 / (known**2 + ROW_ERROR**2 / len(rows))

@@ -91,8 +91,7 @@ def with_estimates(
 
 
 def add_training_set(rows: tuple[MemoryPlan, ...], data: DataSpec, target: Target) -> tuple[MemoryPlan, ...]:
-    """Return the memory of a plan on each kind of device, with the training set added where it fits. `rows`: the memory
-    without it.
+    """Return `rows`, the memory of a plan on each kind of device, with the training set added where it fits.
 
     Nothing is added if the memory of the GPU is unknown, or if data workers make the batches. The run decides again,
     from the memory that is free then, whether to keep the training set on the device."""

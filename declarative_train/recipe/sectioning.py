@@ -231,8 +231,7 @@ class Sectioning:
 
     def _render_tree(self) -> Mapping:
         """Return the recipe with the templates in `model.graph` and `model.parameters` rendered, except templates that
-        read `index`.
-        """
+        read `index` (of a `repeat` copy)."""
 
         def render(path: str, node: Node) -> Node:
             if path in ("model.graph", "model.parameters"):
@@ -311,8 +310,8 @@ class Sectioning:
         return tuple(found)
 
     def whole_document(self) -> Document:
-        """Return the document with the texts of all plugins and shipped blocks that were read, which messages may
-        quote."""
+        """Return the document with the texts of all plugins and shipped blocks that were read, because messages may
+        quote them."""
         blocks = () if self.expanded is None else self.expanded.files
         return self.document._replace(files=(*self.document.files, *self.files, *blocks))
 

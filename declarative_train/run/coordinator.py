@@ -312,7 +312,7 @@ class Coordinator:
 
     @property
     def _asked_by(self) -> int | None:
-        """Number of the signal that asked one of the agents to stop, or None."""
+        """Number of the signal (15: SIGTERM) that asked a node of the run to stop; None if there was none."""
         return next((seen.status.asked_by for seen in self._seen.values() if seen.status.asked_by is not None), None)
 
     def _find_loss(self, place: Place, now_s: float) -> str | None:

@@ -40,9 +40,9 @@ PARENT_S = 0.1
 
 
 def listen(address: str, port: int, key: str) -> socket.socket:
-    """Return a socket that listens for other ranks or nodes. If `address` is a loopback address, it listens only there,
-    because the store has no authentication. `key`: name of the setting that gave the port, for messages. Raises
-    RunFailure."""
+    """Return a socket that listens for other ranks or nodes. With a loopback address it cannot be reached from other
+    machines; with any other `address`, it listens on all interfaces. `key`: name of the setting that gave the port, for
+    messages. Raises RunFailure."""
     try:
         if address == "localhost" or address.startswith("127."):
             return socket.create_server((address, port), backlog=4096)

@@ -27,8 +27,8 @@ Recompile = Callable[[int], "Plan | None"]
 
 class Session:
     """Settings of one start of the program, and the state of its run. `run_dir`: the run's folder; None before the
-    first round has begun. `recompile`: function that returns the plan for a number of nodes, or None if the recipe has
-    no such plan. Without this function, the number of nodes is fixed."""
+    first call of `make_job`. `recompile`: function that returns the plan for a number of nodes, or None if the recipe
+    has no such plan. Without this function, the number of nodes is fixed."""
 
     def __init__(
         self,

@@ -183,9 +183,8 @@ class Merger:
                 self.dropped.append(Dropped((*path, name), gone.value.span, entry.key.span, "alternative"))
 
     def _as_new_value(self, path: Path, node: Node) -> Node:
-        """Return a copy of `node` without nulls, for a key that the base does not have. Report each null, because it
-        removes nothing.
-        """
+        """Return a copy of `node` without nulls, for a key that the base does not have. Report each null: it is meant
+        to remove a key of the base, and there is none."""
         return self._without_nulls(path, node) if any(map(is_null, scalars(node, plain=False))) else node
 
     def _without_nulls(self, path: Path, node: Node) -> Node:

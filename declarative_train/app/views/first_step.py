@@ -155,8 +155,8 @@ def _update(plan: Plan, step: RankedStep, width: int | None) -> Iterator[tuple[s
 
 
 def _shards(plan: Plan, index: int, parameter: torch.Tensor) -> Iterator[tuple[str, Any]]:
-    """Yield (names of ranks, slice) for each shard of `parameter`: the ranks that update the shard, and its slice along
-    dimension 0. A parameter that is not sharded gives one pair, with the slice `...`. `index`: index of the pipeline
+    """Yield (ranks, slice) for each shard of `parameter`. `ranks`: names of the ranks that update the shard, as text.
+    `slice`: the shard's rows in the parameter; `...` if the parameter is not sharded. `index`: index of the pipeline
     stage that has the parameter; 0 without a pipeline."""
     layout = plan.layout
     if layout.pipeline is not None:

@@ -130,9 +130,8 @@ def _deciding(function: Function, operands: list[str]) -> list[str]:
 
 
 def promote(a: str, b: str) -> str:
-    """Return the dtype that torch gives to the result of an operation on two operands. `a`, `b`: dtypes of the
-    operands. A Python number is not a tensor and has no dtype; for it, write `integer` or `number`, or `bool` for True
-    and False."""
+    """Return the dtype that torch gives to the result of an operation on operands with the dtypes `a` and `b`. A Python
+    number has no dtype; for it, write `integer` or `number`, or `bool` for True and False."""
     for kind, other in ((a, b), (b, a)):
         if kind == "integer":
             return "int64" if other in ("bool", "integer") else other

@@ -126,8 +126,8 @@ def needs_integer(layer: Layer, inputs: Inputs, port: str = "x") -> ShapeError |
 
 
 def needs_positions(layer: Layer, inputs: Inputs, port: str = "positions") -> ShapeError | None:
-    """Return an error if the input `port` is connected but does not have one whole number per position of `x`. The port
-    `positions` also needs a known largest number."""
+    """Return an error if the input `port` is connected, but is not one integer per position of `x`. The port
+    `positions` must also have a known largest value."""
     if port not in inputs:
         return None
     spec, wanted = inputs[port], TensorSpec(inputs["x"].shape[:-1], "int64")

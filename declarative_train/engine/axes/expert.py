@@ -68,11 +68,10 @@ def replicate_all_but_experts(
 
 
 def sync_experts(plan: Plan, sync: GradientSync, built: BuiltModel, position: MeshPosition) -> GradientSync:
-    """Return `sync` for a model whose experts are divided over the axis `expert`, with changed `reduce` and `norm`.
+    """Return a copy of `sync` for a model whose experts are divided over the axis `expert`. Two functions in it change:
 
-    reduce   also divides the gradients of experts by the size of the axis: they are sums over the rows of its ranks
-    norm     includes the experts of all ranks of the axis, and counts every other parameter once
-    """
+    reduce   also divides the gradients of experts by the number of ranks, because they are sums over the ranks' rows
+    norm     counts the experts of all ranks, and every other parameter once"""
     group = position.expert
     assert group is not None
 

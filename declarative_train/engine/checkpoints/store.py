@@ -162,9 +162,9 @@ class CheckpointStore:
         return None, reasons
 
     def retain(self, keep: int, best_step: int | None) -> list[str]:
-        """Remove the checkpoints that are older than the newest `keep` complete ones, except that of `best_step`.
-        Return the removed paths. Unfinished and damaged checkpoints are removed too if they are older. Only the first
-        call reads the manifests of existing checkpoints, because they are large if there are many ranks."""
+        """Keep the newest `keep` complete checkpoints and that of `best_step`. Remove all older ones, also unfinished
+        and damaged ones, and return their paths. Only the first call reads manifests, because they are large if there
+        are many ranks."""
         if self._complete is None:
             self._complete = {entry.step for entry in self.entries()[0]}
         newest = sorted(self._complete, reverse=True)[: max(keep, 1)]

@@ -39,11 +39,11 @@ PIECE_BYTES = 4 << 10
 
 
 def find_base_files(plan: Plan) -> list[tuple[WeightsPlan, dict[str, list[str]]]]:
-    """Return the `.safetensors` files with the frozen parameters that checkpoints leave out. Return [] if checkpoints
-    contain all parameters.
+    """Return the `.safetensors` files with the frozen parameters that checkpoints leave out, as pairs (entry, names).
+    Return [] if checkpoints contain all parameters.
 
-    Each item is a pair (entry, names). `entry`: the entry of `model.weights` that names the file. `names`: {name of a
-    frozen parameter whose values are in the file: its other names, if it is tied}."""
+    `entry`: the entry of `model.weights` that names the file. `names`: dict from each frozen parameter in the file to
+    the parameters that are tied to it."""
     if plan.checkpoint is None or plan.checkpoint.base == "whole" or not adapters_of(plan.graph):
         return []
     fills: dict[str, int] = {}

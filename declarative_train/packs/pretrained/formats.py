@@ -221,8 +221,8 @@ def _find_grown(
 
 
 def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | None:
-    """Return (problem, hint) for the first param of a node that differs from the value which it has in every model of
-    the library; None if there is none."""
+    """Return (problem, hint) for the first param of a node that has another value than in all models of the library;
+    None if there is none."""
     family = family_of(found.block)
     assert family is not None
     for name, value in family.names[library].params.items():

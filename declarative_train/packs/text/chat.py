@@ -405,10 +405,10 @@ def _prompt(template: str, given: Messages, found: Tokenizer, schemas: Sequence[
 
 
 def _opening(before: str, answer: str, prompt: str, at: int) -> int:
-    """Return how many characters at the beginning of `answer` repeat `prompt`, the text with which the template asks
-    for an answer. `answer` may omit tags at the end of the prompt, such as `<think>`. `before`: the text before the
-    answer; if it already ends with the prompt, return 0. `at`: index of the message. Raises ChatError if the answer
-    begins with another text."""
+    """Return the length of the longest common beginning of `answer`, the rendered text of message `at`, and `prompt`,
+    with which the template asks for an answer. Return 0 if `before`, the text before the answer, already ends with the
+    prompt. Tags at the end of the prompt, such as `<think>`, may be missing in the answer; raise ChatError if anything
+    else is missing."""
     if before.endswith(prompt):
         return 0
     same = _common(answer, prompt)

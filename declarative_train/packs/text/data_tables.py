@@ -60,15 +60,13 @@ def _make_rows(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
 
 
 def _column(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fill: float) -> tuple[str, ...]:
-    """Return the column of the table of lengths for one field in one set, as texts: names of the set and of the field,
-    then the values.
+    """Return one column of the table of text lengths: the names of a set and of a field, then the numbers as text.
 
     name     name of the set
     sizes    tokens of each text
     length   tokens of a sample; longer texts are cut, or divided if texts are packed
     samples  number of samples
-    fill     fraction of the positions in all samples that hold a token
-    """
+    fill     fraction of the positions in all samples that hold a token"""
     if not len(sizes):
         return (name, field, *("0" for _ in range(9)))
     middle, high = np.percentile(sizes, [50, 95])

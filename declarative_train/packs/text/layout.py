@@ -86,9 +86,12 @@ def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dic
 
 
 def _add_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return three arrays (begins, sizes, segments) with one element for each piece (a text or a part of a text). The
-    padding at the end of a row, which has `length` positions, is an additional piece. `segments`: number of a piece in
-    its row, from 1; 0 for padding."""
+    """Return arrays (begins, sizes, segments) with one element for each piece (a text or a part of a text). Each row
+    has an additional piece: its padding up to `length` tokens.
+
+    begins    index of the piece's first token in `pieces.tokens`; 0 for padding
+    sizes     number of tokens
+    segments  number of the piece in its row, from 1; 0 for padding"""
     import numpy as np
 
     counts = pieces.counts

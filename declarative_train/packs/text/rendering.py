@@ -139,9 +139,8 @@ def _extract_spans(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _extract_turns(text: str) -> tuple[str, list[tuple[int | None, int, int]]]:
-    """Remove the marks TURN, which `_TurnInserter` adds to loops over messages, from a rendered text. Return the text,
-    and its passages between the marks as (message, begin, end). `message`: index of the message for which the innermost
-    loop wrote the passage; None for a passage outside loops over messages."""
+    """Remove the marks of `_TurnInserter` from a rendered text. Return the text, and the passages between the marks as
+    (message, begin, end). `message`: index of the message that the passage belongs to; None if it belongs to none."""
     kept: list[str] = []
     found: list[tuple[int | None, int, int]] = []
     size = 0
@@ -252,12 +251,12 @@ class _CheckInserter(NodeTransformer):
 
 
 class _TurnInserter(NodeTransformer):
-    """Transformer of a template's syntax tree. It adds statements that write marks (TURN) into the rendered text, from
-    which `_extract_turns` finds the message to which a passage belongs.
+    """Transformer of a chat template's syntax tree. It adds statements that write marks into the rendered text. From
+    the marks, `_extract_turns` finds which message a passage belongs to.
 
-    A loop writes a mark at the beginning of each iteration and after its end; over `range(...)` also after each
-    assignment to a variable, which may be the message. Text that a template stores in a variable gets no marks.
-    """
+    A loop writes a mark at the beginning of each iteration and after its end. A loop over `range(...)` also writes one
+    after each assignment, because the variable may be the message. Text that a template stores in a variable gets no
+    marks."""
 
     def __init__(self) -> None:
         self._num_loops = 0

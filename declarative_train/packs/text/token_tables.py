@@ -139,8 +139,8 @@ def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, st
 
 
 class TextRows(Table):
-    """Table with the columns of another table, and with columns for the tokens of its texts. `reads_files`: some fields
-    read columns of the other table. Only then the rows are in blocks that are read as a whole."""
+    """Table with the columns of `table`, and with columns for the tokens of its texts. `reads_files`: some fields also
+    read columns of `table`. Only then the new table has the blocks of `table` (rows that are read together)."""
 
     def __init__(self, table: Table, fields: dict[str, tuple[TokensField, Tokens]], *, reads_files: bool) -> None:
         self.source, self.fields = table, fields

@@ -36,9 +36,9 @@ class TokensField(Field):
 
     `NAME` and `NAME.ids` are the tokens. `NAME.mask` is true where there is no padding. `NAME.segments` numbers the
     texts in a sample from 1, 0 in padding. `NAME.positions` counts from 0 in each text. `NAME.trained` is true for the
-    tokens to be predicted: all except padding and the first of each text; in a dialogue, what the assistant says; with
-    `prompt`, the text of `column`. Layers know the range of the tokens: an `embedding` needs no `num_embeddings`.
-    """
+    tokens that count in the loss: all except padding and the first of each text. In a dialogue these are only the
+    assistant's tokens; with `prompt`, only those of `column`. Layers know the range of the tokens: an `embedding` needs
+    no `num_embeddings`."""
 
     meaning: ClassVar[tuple[str, ...]] = ("bos", "eos", "special")
     outputs: ClassVar[tuple[str, ...]] = layout.OUTPUTS
@@ -293,8 +293,8 @@ class TokensField(Field):
         return layout.rows((self.output,), pieces, self.longest, self.pad_of(found))[self.output]
 
     def join_columns(self, values: Sequence[np.ndarray]) -> Sequence[object]:
-        """Return the input of `encode` for each row: the value of the field's only column, or a tuple with one value
-        for each key that names a column. `values`: the values of each column of the field."""
+        """Return the input of `encode` for each row: the value of the field's only column or, if several keys such as
+        `prompt` name columns, a tuple with a value for each key. `values`: the values of each column of the field."""
         if len(self._columns) == 1:
             return cast("list[object]", values[0].tolist())
         return list(zip(*(values[place].tolist() for place in self._places.values()), strict=True))

@@ -173,8 +173,8 @@ def _seconds(each: LayoutVerdict) -> float:
 
 
 def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iterator[str]:
-    """Yield the names of the candidates that are predicted to be faster than `best` but too large for the memory, the
-    fastest first. `may_fit`: candidates that may fit nevertheless, because estimates of memory can be too high."""
+    """Yield the names of the candidates that would be faster than `best`, but seem too large for the memory; the
+    fastest first. `may_fit`: candidates that fit, or might fit because estimates of memory can be too high."""
     if best.step_s is None:
         return
     for each in sorted(may_fit, key=_seconds):

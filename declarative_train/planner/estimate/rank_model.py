@@ -70,9 +70,8 @@ def _exchange_keys(elements: int, size: int, widening: int) -> Sums:
 
     `elements`  elements of the keys and values of one sample
     `size`      number of ranks, which divide the positions
-    `widening`  0: each rank gathers all keys at once. Otherwise keys go around a ring, also in the backward; the value
-                is bytes of a key's gradient / bytes of the key
-    """
+    `widening`  0 if each rank gathers all keys at once. If keys travel around a ring, in the forward and the backward:
+                size of a key's gradient divided by the size of the key"""
     if not widening:
         return Sums(keys=(elements * size,), keys_back=(elements * size,))
     sent = elements * size // (size - 1)  # `Sums` counts the part that a rank keeps, too

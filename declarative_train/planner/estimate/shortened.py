@@ -19,8 +19,8 @@ MOST_RANKS = 8  # that shard parameters
 
 @dataclass(frozen=True, slots=True)
 class CopyChain:
-    """Chain of equal blocks, each of which reads the previous one. `paths`: their paths in the model, in this order.
-    `node`: path of the library's model that contains the blocks; "" if they are the copies of a `repeat`."""
+    """Chain of equal blocks, each of which reads the previous one. `paths`: their paths in the model, in the order of
+    the chain. `node`: path of the library's model that contains the blocks; "" if they are the copies of a `repeat`."""
 
     paths: tuple[str, ...]
     node: str = ""

@@ -69,9 +69,8 @@ def extrapolate(base: MemoryTrace, longer: Sequence[MemoryTrace], copies: Sequen
 
 def _growth(base: MemoryTrace, longer: MemoryTrace) -> Any:
     """Return the bytes that one more copy of a block adds at each operation of the trace `base`, as an array
-    (operations, classes of memory). `longer`: a trace with this copy. The operations of both traces are matched from
-    the beginning and from the end of each pass. If an operation is matched from both ends, the larger difference
-    counts."""
+    (operations, classes of memory). `longer`: a trace with this copy. Raises UnevenError if the operations of the two
+    traces do not match."""
     try:
         return _growth_by_pass(base.passes, longer.passes, base, longer)
     except UnevenError:  # in a split backward a copy may have passes of its own

@@ -15,9 +15,8 @@ from declarative_train.source.node import Mapping, Scalar, is_open
 
 
 def check_nodes(model: Mapping) -> list[Diagnostic]:
-    """Return diagnostics for the keys of every layer in `model`, the section of a fragment. References and blocks are
-    only checked in the recipes that use the fragment.
-    """
+    """Check the keys of every layer in `model`, the section of a fragment (a file that only other recipes use), and
+    return diagnostics. References and blocks are only checked in the recipes that use the fragment."""
     found: list[Diagnostic] = []
     for node in _nodes(model):
         kind = node.get("type")

@@ -244,10 +244,10 @@ def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
 
 def check_rules(rules: Iterable[ParameterRule], names: Iterable[str]) -> Iterator[Diagnostic]:
     """Yield an error for each selector that matches no parameter, unless its rule has `may_miss`. Also yield the errors
-    of settings that contain `index`, because their templates are rendered only here. `names`: names of all parameters
-    of the model.
+    in settings whose templates read `index` (of a `repeat` copy), because they are rendered only here. `names`: names
+    of all parameters of the model.
 
-    If a block is used several times, `rules` has its selector once for each use; it needs a match in one of them."""
+    `rules` can have a selector several times: once for each use of its block. It needs only one match."""
     known, rules = tuple(names), tuple(rules)
     met = {rule.span for rule in rules if rule.may_miss or any(rule.match(name) is not None for name in known)}
     for rule in rules:

@@ -123,11 +123,11 @@ class Scope(NamedTuple):
 
 
 class BlockRules(NamedTuple):
-    """Key `parameters` in the definition of a block, for one node that uses the block.
+    """Settings of parameters (key `parameters`) in the definition of a block, for one node that uses the block.
 
     `prefix`: path of the node. `entries`: the mapping as written. `names`: values of the block's parameters, which
-    templates in the entries can read. `may_miss`: whether a selector may match no parameter of the model, as in shipped
-    blocks, where a setting can leave layers out."""
+    templates in the entries can read. `may_miss`: a selector may match no parameter. This is allowed in shipped blocks,
+    where a setting can leave layers out."""
 
     prefix: str
     entries: MappingNode

@@ -87,7 +87,7 @@ def walk(
 ) -> Iterator[Source]:
     """Yield each field, layer and expression on which the values `wires` of the graph `frame` depend.
 
-    `follow`: function that returns those inputs of a node that count; as default, all of them."""
+    `follow`: function that returns the inputs of a node that are followed; as default, all of them."""
     waiting = [find_source(frame, wire) for wire in wires]
     seen = set[tuple[str, Wire]]()
     while waiting:

@@ -121,7 +121,8 @@ class Axes(Section):
 
     @property
     def word(self) -> str | None:
-        """Value of `parallelism` that is short for these axes, such as `fsdp`; None if there is no such word."""
+        """Word that a recipe can write as `parallelism` instead of these axes, such as `fsdp`; None if there is
+        none."""
         return self.mode if self == of_word(self.mode) else None
 
     def with_defaults(self) -> Self:

@@ -30,8 +30,8 @@ class Sizes:
 
 
 def fractions_for(num_rows: int) -> dict[str, float]:
-    """Return the fraction of the rows that the set `validation` gets, and the set `test` if there are enough rows. The
-    training set is not in the dict: it gets all other rows."""
+    """Return {set: its fraction of the rows} for `validation` and, if there are enough rows, for `test`. All other rows
+    are for training."""
     if num_rows < _WITH_TEST:
         return {"validation": 0.2}
     return dict.fromkeys(("validation", "test"), 0.1 if num_rows >= _MANY else 0.15)

@@ -61,6 +61,6 @@ def as_data(found: Fits) -> dict[str, Any]:
 
 
 def _patch(num_nodes: int) -> dict[str, Any]:
-    """Return the merge patch with which a plugin of Kubeflow changes a TrainJob. It sets the number of nodes, and an
+    """Return the JSON merge patch that a plugin of Kubeflow applies to a TrainJob: the number of nodes, and an
     annotation that says that the plugin has finished."""
     return {"metadata": {"annotations": {DONE: "yes"}}, "spec": {"trainer": {"numNodes": num_nodes}}}

@@ -45,9 +45,9 @@ class TensorRanks:
         self.index, self.size = peers.rank, peers.size
 
     def enter(self, x: Tensor) -> Tensor:
-        """Return the input `x` of a divided layer with all tokens, equal on all ranks. They are gathered if the class's
-        `reads` is "tokens". The backward sums the gradients of the ranks. If `reads` is "joined", `x` is returned
-        unchanged: `gather_tokens` has gathered the tokens and will sum the gradients."""
+        """Return the input of a divided layer with all tokens, equal on all ranks. If `reads` is "tokens", `x` has only
+        this rank's tokens, and those of the other ranks are gathered. The backward sums the gradients of the ranks; if
+        `reads` is "joined", `gather_tokens` does both, and `x` is returned unchanged."""
         if self._reads == "joined":  # `gather_tokens` has gathered the tokens, and will sum the gradients
             return x
         if self._reads == "tokens":

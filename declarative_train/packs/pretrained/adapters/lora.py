@@ -34,10 +34,9 @@ FROM = "from"
 class LowRank(Adapter):
     """Base class of low-rank adapters: two thin matrices, `lora_A.weight` (rank, in) and `lora_B.weight` (out, rank).
 
-    With `from`, a linear map may join several maps that PEFT adapted separately, such as q, k and v in `qkv`. It then
-    has the adapters of all of them: A of shape (number of maps * rank, in), and B with the rows of all maps. `split`
-    has the range of rows of each map.
-    """
+    A linear map such as `qkv` can join several maps that PEFT adapted separately (q, k and v). With `from`, it then has
+    the adapters of all of them: A of shape (number of maps * rank, in), and B with the rows of all maps. `split` has
+    the range of rows of each map."""
 
     internal: ClassVar[frozenset[str]] = frozenset({"split"})
 

@@ -119,9 +119,9 @@ def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dic
 
 
 def _length(config: Mapping[str, Any], scaling: Mapping[str, Any], before: object) -> dict[str, Any]:
-    """Return {"max_position_embeddings": n} for a config that gets the rotary scaling `scaling`. n is the number of
-    positions without scaling times the scaling's factor. Return {} if the number without scaling is unknown. `before`:
-    the scaling that the present value in `config` includes, or None."""
+    """Return {"max_position_embeddings": n} for a model that gets the rotary scaling `scaling`: n is its number of
+    positions without scaling, times the factor of the scaling. Return {} if the number without scaling is unknown.
+    `before`: the scaling that the number in `config` already includes, or None."""
     plain = config.get("max_position_embeddings")
     if isinstance(before, Mapping) and plain is not None:
         plain = before.get("original_length", plain / before["factor"])

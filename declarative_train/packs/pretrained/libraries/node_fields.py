@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def library_fields(
     library: str, fields: Mapping, resolve: Callable[[str, Span], str]
 ) -> tuple[Mapping, list[Diagnostic]]:
-    """Complete the keys of a node that is a library's model, and return (keys, diagnostics). The values in the
-    config.json of its `path` are added as keys. Keys that the node sets itself stay as they are, but their paths are
-    made absolute. `resolve`: function (path, span) -> absolute path."""
+    """Return (keys, diagnostics) for a node that is a library's model: the keys in `fields`, and the values in the
+    config.json of its `path` that the node does not set itself. Paths among the keys are made absolute. `resolve`:
+    function (path, span) -> absolute path."""
     weights = fields.entry("pretrained")
     if weights is not None and isinstance(weights.value, Scalar) and isinstance(weights.value.value, str):
         where = resolve(weights.value.value, weights.value.span)

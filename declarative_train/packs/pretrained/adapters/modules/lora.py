@@ -124,9 +124,9 @@ class LoraLinear(nn.Linear):
         _write(self.lora_magnitude_vector, lengths)
 
     def _add_parts(self, y: Tensor, z: Tensor) -> Tensor:
-        """Return `y` plus the changes by the adapters. `y` (..., out): joined outputs of several linear maps, such as
-        `qkv`. `z` (..., number of adapters * rank): the input times A of each adapter. `self.split`: for each map that
-        has an adapter, its range in the last dimension of `y`."""
+        """Return `y` plus the outputs of the adapters. `y` (..., out): joined outputs of several linear maps, such as
+        `qkv`. `z` (..., number of adapters * rank): the input times A of each adapter. `self.split` has, for each map
+        with an adapter, its range in the last dimension of `y`."""
         assert self.split is not None
         found, done, first_b = [], 0, 0
         for (first, last), part in zip(self.split, z.chunk(len(self.split), -1), strict=True):

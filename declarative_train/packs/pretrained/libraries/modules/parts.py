@@ -192,8 +192,8 @@ class LibraryPart(nn.Module):
 
 
 class _StandIn(nn.Module):
-    """Mixin for modules in a copy of a model that computes only one of the model's parts. `part`: in the module of this
-    part, the object that computes it. In all other modules it is None, and the forward returns its first input."""
+    """Mixin for the parts of a copied model that runs only one of them. In the part that runs, the attribute `part` is
+    the object that computes its output. In all others it is None, and the forward returns its first input."""
 
     part: LibraryPart | None
 
