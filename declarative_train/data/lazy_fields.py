@@ -95,8 +95,8 @@ class LazyReader(ABC):
 
 @dataclass(frozen=True, slots=True)
 class TransformChain:
-    """Transforms of a recipe, in order, and the seed of their random numbers. They are applied by the reader
-    (LazyReader) of each kind of lazy field, such as images."""
+    """Transforms of a recipe, in order, with the seed of their random numbers. Each kind of lazy field, such as images,
+    has a reader (LazyReader) that applies them."""
 
     transforms: tuple[Transform, ...] = ()
     seed: int = 0

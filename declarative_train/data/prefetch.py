@@ -208,8 +208,8 @@ class Prefetcher(Generic[K, T]):
         return self._is_closed or (self._next is None and name not in self._sizes)
 
     def drop(self, is_done: Callable[[K], bool]) -> list[T]:
-        """Remove from memory the results for which `is_done(name)` is true, and return them. `name`: the argument of
-        `make`."""
+        """Remove from memory the results for which `is_done(name)` is true, and return them. `name`: the argument with
+        which `make` computed the result."""
         with self._changed:
             done = [name for name in self._made if is_done(name)]
             found = [self._made.pop(name) for name in done]

@@ -196,8 +196,7 @@ def _other_shape(field: Field, main: Sequence[Column], own: Sequence[Column]) ->
 
 
 def record_files(paths: Iterable[str]) -> list[FileRecord]:
-    """Return a record of each file of the data, with which a later change of the file is detected. Raises
-    SourceError."""
+    """Return a record of each file, with which a later change of the file can be detected. Raises SourceError."""
     sizes = {path: 0 if _is_remote_folder(path) else size_bytes(path) for path in paths}
     are_few = sum(sizes.values()) <= ALL_BYTES
     return [record_file(path, whole=are_few and size <= WHOLE_BYTES) for path, size in sizes.items()]

@@ -47,8 +47,9 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Metric of the recipe. `edges`: names of the tensors that it reads. `loss`: name of the loss from which it takes
-    tensors that the recipe does not name, or None. `ignore_index`, `class_dim`, `one_class`: settings of this loss."""
+    """Metric of the recipe. `edges`: names of the tensors that it reads. `loss`: name of the loss from which the metric
+    takes each tensor that the recipe does not give it; None: it takes none. `ignore_index`, `class_dim`, `one_class`:
+    settings of this loss."""
 
     name: str
     component: Metric

@@ -118,8 +118,8 @@ class ByName(nn.Module):
             object.__setattr__(self, name, value)
 
     def get_submodule(self, target: str) -> nn.Module:
-        """Return the submodule at the dotted path `target`. A part of the path is the name of a node, or the attribute
-        that stands for a name that torch's modules already use."""
+        """Return the submodule at the dotted path `target`, whose parts are names of nodes. An attribute that replaces
+        a node's name, because torch's modules already use this name, is accepted too."""
         module: nn.Module = self
         for part in target.split(".") if target else ():
             found = module._modules.get(name_of(part))

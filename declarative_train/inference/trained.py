@@ -335,8 +335,8 @@ def _plan_of(entry: CheckpointEntry) -> Plan:
 
 
 def _use_checkpoint_files(plan: Plan, entry: CheckpointEntry) -> Plan:
-    """Return the plan with the paths of the checkpoint's own copies of files that packs use, such as tokenizers. They
-    replace the paths of the files that the run used."""
+    """Return the plan with the paths of files such as tokenizers replaced by the paths of their copies in the
+    checkpoint."""
 
     def use_own(component: dict[str, Any]) -> dict[str, Any]:
         for use_checkpoint_files in hooks("use_checkpoint_files"):

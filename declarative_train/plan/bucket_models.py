@@ -1,5 +1,5 @@
-"""Length buckets: the model's graph at the length of each bucket, checks that model, losses and layout allow several
-lengths, and the shapes of a pipeline's values at each length."""
+"""Models for length buckets: the graph at the length of each bucket, the shapes of a pipeline's values at each length,
+and checks that model, losses and layout allow several lengths."""
 
 from __future__ import annotations
 

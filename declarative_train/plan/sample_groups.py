@@ -34,7 +34,7 @@ class Mixer:
     `over`      which samples, as in the recipe (`8 samples`, `microbatch`)
     `span`      position of `over`, or of the node or loss, in the recipe
     `in_model`  it is a node, which in mode `dp` sees only the samples of its model copy
-    `values`    for a node, how many values of each sample are in one mean; 0 for a loss
+    `values`    for a node, number of values of each sample for which one mean is computed; 0 for a loss
     """
 
     name: str

@@ -245,8 +245,8 @@ def _targets(recipe: Recipe) -> tuple[set[str], set[str]]:
 
 
 def _try_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
-    """Compile `recipe`, whose mode is one candidate of `auto`. Return the plan, and those errors that other modes may
-    not have. The plan is None if there is an error, or if the plan's memory is unknown."""
+    """Compile `recipe`, whose mode is one candidate of `auto`. Return the plan, and the errors that may be absent in
+    other modes. The plan is None if there is an error, or if the plan's memory is unknown."""
     plan, found = _make_plan(recipe, site, None)
     return (plan if plan is not None and plan.memory else None), _errors_of_mode(recipe, found)
 

@@ -179,9 +179,10 @@ class CsvDataset(FilesDataset):
         """Return (column, text) for the first value in the file `path` that does not fit the type of its column. Return
         None if all values fit.
 
-        `first`: path of the first file, whose columns this file must have. `found`: {column: detected type}; the types
-        detected in this file are added to it. `wider`: {column: type to use instead of the detected one}. `heartbeat`:
-        called after each block."""
+        `room`: how many bytes pyarrow parses at a time. `first`: path of the first file, whose columns this file must
+        have. `found`: {column: detected type}; the types detected in this file are added to it. `wider`: {column: type
+        to use instead of the detected one}. `heartbeat`: called after each block.
+        """
         import pyarrow as pa
 
         with self._open(path) as file, self._in_blocks(room, file, {}, []) as reader:

@@ -88,9 +88,9 @@ class SampleGroups:
         self.recomputing = False  # the forward already ran once and was counted
 
     def begin(self, num_rows: int | None = None) -> None:
-        """Start a training forward. Its first `num_rows` rows are samples and the others are padding; None means that
-        there is no padding.
-        """
+        """Tell the modules that the next forwards are training forwards, in which they update running statistics.
+        `num_rows`: number of samples at the start of the batch; the rows after them are padding. None: there is no
+        padding."""
         self.num_rows = num_rows
         self.recording = True
 

@@ -60,7 +60,8 @@ def split_off(
 
 
 class PartSavePlanner(DefaultSavePlanner):
-    """Save planner of DCP that also writes `parts`: this rank's blocks of each tensor that an axis divides."""
+    """Save planner of DCP (`torch.distributed.checkpoint`) that also writes `parts`: this rank's blocks of each tensor
+    that an axis divides."""
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)

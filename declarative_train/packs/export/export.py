@@ -150,9 +150,9 @@ def _make_program(
     """Return the program to export. `outputs`: names of its outputs; empty: all. `is_program`: the format stores the
     computation, not only tensors.
 
-    If the format stores only tensors and `outputs` is empty, the program has all tensors of the model. It then also has
-    what a file of adapters needs: `base`, the published model with which training began, and `learned`, the names of
-    the parameters that were trained or loaded together with adapters.
+    If the format stores only tensors and `outputs` is empty, the program has all tensors of the model. For files of
+    adapters it then also has `base`, the published model with which training began, and `learned`, the names of the
+    parameters that were trained or loaded together with adapters.
     """
     if is_program or outputs:
         return make_program(trained, outputs, kind=kind, dtype=dtype)

@@ -35,7 +35,8 @@ _REACH = 2.0  # made-up numbers differ from the mean by at most so many standard
 @dataclass(frozen=True)
 class ProgramInput:
     """Input of an exported program, made from the field `spec`. `dtype`: dtype of the tensor that the program accepts.
-    `preparation`: conversion that the program applies to it; for prepared inputs, it changes nothing."""
+    `preparation`: steps with which the program turns numbers of the columns into values of the field; empty if the
+    input must already have these values."""
 
     spec: FieldSpec
     dtype: torch.dtype

@@ -168,7 +168,8 @@ def candidate_parts(
 
 def in_flight(row: Sequence[str], stage: int) -> int:
     """Return the largest number of microbatches that have had their forward, but not their backward, on a stage at the
-    same time. `row`: the actions of the stage's rank in their order, such as `["0F0", "0F1", "0B0"]`."""
+    same time. `row`: the actions of the stage's rank in their order, such as `["0F0", "0F1", "0B0"]`; `0F1` is the
+    forward of microbatch 1 on stage 0."""
     most = now = 0
     for cell in row:
         for action in cell.split("+"):

@@ -34,8 +34,9 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class LayerNode(_Node):
-    """Layer in a graph. `field_spans`: {key of the layer: span of its value}. `params`: {key of the layer: parameter of
-    the shipped block that sets it}, only for parameters that the recipe sets; {} outside of shipped blocks."""
+    """Layer in a graph. `field_spans`: {key of the layer: span of its value}. `params`: for a layer in a shipped block,
+    {key of the layer: parameter of the block that sets it}, without parameters that have their default; otherwise {}.
+    """
 
     layer: Layer
     field_spans: Mapping[str, Span]
