@@ -250,9 +250,9 @@ class Loss(Component, ABC):
         return False
 
     def tally(self, targets: "np.ndarray", input: TensorSpec) -> "np.ndarray":
-        """Return int64 counts of the target values (N, ...), from which `balance` computes class weights. Counts of
-        several chunks can be added. Raises ValueError, with a message for the user, for a target that the loss does not
-        accept."""
+        """Count the target values (N, ...), and return the counts as an int64 array. The counts of several chunks can
+        be added; from the sum `balance` computes class weights. Raises ValueError, with a message for the user, for a
+        target that the loss does not accept."""
         raise TypeError(f"`{self.type}` has nothing to balance")
 
     def balance(self, tally: "np.ndarray") -> "Loss":
@@ -317,8 +317,8 @@ class MetricModule(ABC):
 
 
 class MetricInputs(NamedTuple):
-    """Specs of the tensors that a metric reads. `class_dim`, `ignore_index`: values of these keys in the loss to which
-    the metric belongs; their defaults if it belongs to none."""
+    """Specs of the tensors that a metric reads. `class_dim`, `ignore_index`: keys of the loss to which the metric
+    belongs; for a metric without a loss, their defaults."""
 
     input: TensorSpec
     target: TensorSpec | None = None

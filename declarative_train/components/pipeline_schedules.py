@@ -21,11 +21,11 @@ class PipelineSchedule:
     torch_class       name of the class in `torch.distributed.pipelining.schedules`
     stages_per_rank   smallest and largest number of stages of a rank; None: no limit
     is_v              stages go down the ranks and back again, so rank 0 has the first and the last
-    splits_backward   gradients of inputs and of weights are two actions. Then torch supports neither `compile` nor a
-                      module that is called twice in one stage
+    splits_backward   the gradients of inputs and those of weights are computed in two separate actions. Then torch
+                      supports neither `compile` nor a module that is called twice in one stage
     fills_first       a step needs at least as many microbatches as there are stages
     in_rounds         microbatches run in rounds of about one per rank, and all rounds must have the same number
-    in_flight         formula in `most_in_flight` for the microbatches of a rank that wait for their backward
+    in_flight         name of the formula by which `most_in_flight` counts what waits for its backward on a rank
     """
 
     torch_class: str

@@ -105,8 +105,8 @@ def _as_bytes(held: Mapping[str, np.ndarray], names: Collection[str], most: int)
 
 
 def _collision(held: Mapping[str, np.ndarray], names: Collection[str], most: int) -> float:
-    """Estimate the probability that two random rows are equal by chance in all fields `names`, as if all columns were
-    independent. `held`: {field: its values in memory}. `most`: how many rows are used, from the first."""
+    """Return an estimate of the probability that two random rows are equal by chance in all fields `names`, as if all
+    columns were independent. `held`: {field: its values in memory}. `most`: only the first `most` rows are used."""
     found = 1.0
     for name in names:
         for column in held[name][:most].reshape(len(held[name][:most]), -1).T:

@@ -105,12 +105,12 @@ class _Walk(Generic[T]):
         self._held, self._measure = held, measure
 
     def nodes(self, graph: Graph, prefix: str, graded: dict[Edge, bool]) -> dict[str, tuple[T, ...]]:
-        """Return {name: results} for the nodes of `graph`. A layer or expression has one result of `measure`; a block
-        has the results of all layers and expressions in it. `prefix`: path of the block whose graph is `graph`, with a
-        dot at the end.
+        """Return {name of a node in `graph`: results of `measure`}. A layer or expression has one result; a block has
+        one for each layer and expression in it. `prefix`: path of the block whose graph is `graph`, with a dot at the
+        end.
 
-        `graded`: {edge: whether a gradient flows back along it}. It has the inputs of `graph`, and this method adds the
-        outputs of the nodes.
+        `graded`: {edge: whether a gradient flows back along it}, given for the inputs of `graph`. The outputs of its
+        nodes are added to this dict.
         """
         found: dict[str, tuple[T, ...]] = {}
         known = graph.specs()

@@ -111,8 +111,8 @@ class _Scope:
         return {port: self.origins[wire] for port, wire in inputs.items()}
 
     def specs_built_for(self, name: str) -> dict[str, TensorSpec]:
-        """Return {port: spec} for the inputs for which the module of node `name` was built. If the block around the
-        node is called again, it has the same module, so these are the inputs of the first call."""
+        """Return {port: spec} of the inputs for which the module of node `name` was built. Several calls of a block
+        share one module, which was built for the inputs of the first call."""
         node = self.done[name] if self.first_call is None else self.first_call.node(name)
         assert node is not None
         specs = {

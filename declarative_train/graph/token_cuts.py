@@ -83,9 +83,9 @@ def divide_tokens(
 
 
 def _find_whole(node: Node, role: Role, specs: Mapping[Edge, TensorSpec], divided: set[Edge], size: int) -> set[Edge]:
-    """Return the inputs and outputs of `node` that must have all tokens on every rank. They depend on its `role`. For
-    the role "each" (the node computes each token separately) there are none if `divided` has all inputs and outputs of
-    the node. `divided`: edges that may still be divided. `size`: number of ranks that divide the tokens."""
+    """Return the inputs and outputs of `node` that must have all tokens on every rank, by its `role`. A node that
+    computes each token separately (role "each") needs none, if all its inputs and outputs are in `divided`. `divided`:
+    edges that may still be divided. `size`: number of ranks that divide the tokens."""
     read = {edge for edge in node.inputs.values() if _has_tokens(specs[edge], size)}
     written = {f"{node.name}:{output}" for output in node.outputs}
     if role == "enters":

@@ -223,8 +223,8 @@ OriginBatch = tuple[Batch, "Sequence[Origin] | _LazyOrigins"]
 
 
 class _Shares(Protocol):
-    """Interface of a function that yields the batches with the indices `first`, `first` + `num`, `first` + 2 `num`,
-    ..., so that `num` ranks share the batches. Each batch comes with the file and row of each of its rows."""
+    """Interface of a function that yields every `num`-th batch, beginning with the batch of index `first`, so that
+    `num` ranks can share the batches. Each batch comes with the file and row number of each of its rows."""
 
     def __call__(self, first: int, num: int) -> Iterable[OriginBatch]: ...
 

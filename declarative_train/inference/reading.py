@@ -202,7 +202,7 @@ def _place_in(table: Table, start: int, row: int) -> str:
 
 
 def _column_to_read(names: Sequence[str], asked: str, is_array: bool) -> str:
-    """Return the name of the column in new files that is read for the column `asked` of the run. This is `asked`
-    itself, or the only column of files with a single array (`is_array`, such as `new.npy`). `names`: columns of the new
-    files."""
+    """Return the name of the column in new files that is read in place of the run's column `asked`. It is `asked`
+    itself, or the only column if the files have a single array (`is_array`, such as `new.npy`). `names`: columns of the
+    new files."""
     return names[0] if is_array and len(names) == 1 else asked

@@ -187,8 +187,8 @@ def _parts(block: bytes, most: int | None) -> list[tuple[int, int]]:
 
 
 def _split_pieces(pieces: Pieces, most: int | None) -> Pieces:
-    """Yield `pieces`, but split each piece of parsed values that has more than `most` rows (None: no limit). Other
-    pieces are ranges of bytes, which never have more."""
+    """Yield `pieces`, but divide each that has more than `most` rows (None: no limit). Pieces whose values are not
+    parsed yet never have more."""
     for piece in pieces:
         where = piece.where
         if most is None or piece.num_rows <= most or not isinstance(where, _ReadColumns):

@@ -144,9 +144,9 @@ class Trained:
     def network(
         self, outputs: Sequence[str], device: torch.device | str = "cpu", *, keep_quantized: bool = False
     ) -> Network:
-        """Return the model from fields to the given outputs. An output is a name that losses and metrics read, a node,
-        or a node in a block (`gpt.layers.0.attn`). `keep_quantized`: keep weights in the number format in which the run
-        stored them; otherwise they are converted to float32. Raises UsageError for an unknown name."""
+        """Return a model that computes the given outputs from the fields. An output is a name that losses and metrics
+        read, a node, or a node in a block (`gpt.layers.0.attn`). `keep_quantized`: keep weights in the number format in
+        which the run stored them; otherwise they are converted to float32. Raises UsageError for an unknown name."""
         graph = self.graph(outputs)
         return Network(self._build(graph, device, keep_quantized), graph)
 

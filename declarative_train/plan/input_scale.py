@@ -76,7 +76,8 @@ def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagn
 
 
 def _find_values(frame: Frame, wires: Iterable[Wire]) -> set[str]:
-    """Return the names of the fields of which values consist: unchanged, reshaped or concatenated."""
+    """Return the names of the fields from which the values `wires` are made by copying, reshaping or concatenating
+    alone."""
     return {source.wire for source in walk(frame, wires, _follow_values) if source.node is None}
 
 

@@ -35,11 +35,11 @@ class WireBytes:
 
 @dataclass(frozen=True, slots=True)
 class SharedParameter:
-    """Parameter that several pipeline stages use, because it is tied, or because a stage calls a node of another stage
-    again.
+    """Parameter that several pipeline stages use, because it is tied, or because a node in one stage calls a node of
+    another stage again (`reuse`).
 
-    Each of `stages` has a copy of it. Gradients are summed over the copies before they are used. A norm of gradients
-    counts only the copy of the first stage.
+    Each of `stages` has a copy of it. Gradients are summed over the copies before they are used. In a norm of all
+    gradients, only the copy of the first stage counts.
     """
 
     name: str

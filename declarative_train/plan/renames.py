@@ -56,7 +56,7 @@ class _Selector(NamedTuple):
         return bool(self.words) and not self.into_words
 
     def new_name(self, found: re.Match[str]) -> str:
-        """Return the new name of a tensor. `found`: match of `form` with its old name."""
+        """Return the new name of a tensor. `found`: match of its old name with the regular expression `form`."""
         groups = found.groupdict()
         stars = iter([item for name, item in groups.items() if name.startswith("star")])
         word = self.words.index(groups["word"]) if self.words else 0

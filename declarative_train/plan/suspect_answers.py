@@ -104,7 +104,7 @@ def _check_weights(recipe: Recipe, lowered: Lowered, term: Term, values: np.ndar
 
 
 def _distance(some: object, others: object) -> float:
-    """Return how far two lists of weights are from being proportional, as the largest deviation of log(ratio) from its
-    median. It is 0 if they are proportional."""
+    """Return how far two lists of weights are from being proportional: the largest deviation of log(ratio) from its
+    median, over the pairs of weights. It is 0 if the lists are proportional."""
     ratios = np.log(np.asarray(some, np.float64)) - np.log(np.asarray(others, np.float64))
     return float(np.abs(ratios - np.median(ratios)).max())

@@ -216,8 +216,8 @@ def is_selected(selectors: Iterable[str], name: str) -> bool:
 
 
 def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[str, str | None] | None:
-    """Return (problem, hint) for the first of `selectors` that matches no parameter; None if each matches one.
-    `selectors`: those of the key `exclude`. `names`: names of the parameters."""
+    """Return the texts (problem, hint) of an error about the first of `selectors` that matches no parameter; None if
+    each matches one. `selectors`: those of the key `exclude`. `names`: names of the parameters."""
     idle = next((each for each in selectors if not any(is_selected([each], name) for name in names)), None)
     if idle is None:
         return None

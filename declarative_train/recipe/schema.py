@@ -140,8 +140,8 @@ class _Definitions:
         return {"$ref": f"#/$defs/{name}"}
 
     def _inline(self, name: str, section: type[Section]) -> Schema:
-        """Add the definition of a section whose mapping has both its own keys and those of a component: a loss term has
-        the keys of its loss. Return a reference to the definition. `name`: name of the section."""
+        """Add the definition of a section whose mapping also has the keys of a component: a loss term has the keys of
+        its loss. Return a reference to the definition. `name`: name of the section."""
         assert section.inline is not None
         own = self.model(section)
         name = _TERMS.get(name, name)

@@ -83,7 +83,8 @@ class AfterStep:
 
         `improved`  the checkpoint is the best so far
         `wanted`    save even if the recipe asks for no checkpoints, because the run was asked to stop
-        `ends`      no step follows, so an error is raised now. Otherwise nothing is saved if the previous save hangs
+        `ends`      no step follows: an error of this save is raised. If steps follow and the previous save hangs, this
+                    checkpoint is left out
         """
         checkpoint = self._plan.checkpoint
         if (checkpoint is None and not wanted) or self._saved_step == self._state.step:

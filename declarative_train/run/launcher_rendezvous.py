@@ -144,9 +144,8 @@ def take_all(store: Any, keys: Sequence[str]) -> list[Any]:
 
 
 def take_once(store: Store, key: str, host: str) -> Any:
-    """Return the value under `key`, which all ranks need, so that the store sends it only once to each machine. The
-    first rank on a machine gets it from the store and makes a temporary file; the others there read the file. `host`:
-    name of this machine."""
+    """Return the value under `key`, which all ranks need. The store sends it only once to each machine: the first rank
+    there gets it and makes a temporary file; the other ranks read the file. `host`: name of this machine."""
     if store.add(f"{key}/readers/{host}", 1) > 1:
         with suppress(OSError):  # not on Linux, or in another container of the same host name
             return pickle.loads(Path(take(store, f"{key}/copy/{host}")).read_bytes())

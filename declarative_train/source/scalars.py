@@ -68,9 +68,9 @@ def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> 
 
 
 def _runs(raw: str, escapes: bool) -> list[tuple[int, str]]:
-    """Return the parts of a scalar that YAML copies unchanged from the file to the value, each as (offset in `raw`,
-    text). A part is a line without its indentation. `raw`: the scalar as written in the file. `escapes`: `raw` has
-    escape sequences; they divide lines into several parts and are left out."""
+    """Return (offset in `raw`, text) for each part of a scalar that is the same in the file and in the value. A part is
+    a line without its indentation. `raw`: the scalar as written in the file. `escapes`: whether `raw` has escape
+    sequences; each of them ends a part."""
     cuts = [0]
     if escapes:
         for escape in _ESCAPE.finditer(raw):

@@ -143,8 +143,8 @@ class MixesSamples(Protocol):
     samples of a group; None: the microbatch. A module with running statistics also has
 
     take_pending()                   vector of sums over its groups since the last call, which ranks can add up
-    fold(modules, pending, finite)   static: updates the running statistics of several modules from such vectors;
-                                     nothing if `finite` is false
+    fold(modules, pending, finite)   static method: updates the running statistics of several modules from their
+                                     vectors `pending`; if `finite` is false, it changes nothing
     """
 
     over: int | None

@@ -25,11 +25,12 @@ class GradientSync:
     """Functions with which an axis combines the gradients of its ranks. The defaults are for a single process.
 
     `call`           runs the model on a chunk in training
-    `begin`          before each chunk; given (number of rows without padding or None, whether it is the last chunk)
-    `end`            after the backward of each chunk
-    `reduce`         after the last backward: turns this rank's gradients into those of the whole batch
-    `norm`           norm of all given gradients, including their shards on other ranks
-    `finish`         after the update; given a bool tensor, false if it was skipped, or None if none is ever skipped
+    `begin`          called before each chunk, with (number of rows without padding or None, whether it is the last)
+    `end`            called after the backward of each chunk
+    `reduce`         called after the last backward: turns this rank's gradients into those of the whole batch
+    `norm`           returns the norm of the given gradients, including their shards on other ranks
+    `finish`         called after the update, with a bool tensor, false if the update was skipped, or with None if
+                     updates are never skipped
     `is_replicated`  every rank has the whole model and the whole optimizer state
     """
 

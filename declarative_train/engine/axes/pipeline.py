@@ -170,10 +170,9 @@ class PipelineDriver:
         )
 
     def _make_examples(self, bucket: int, stage: int, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
-        """Return the outputs of a stage for one microbatch on this rank, as tensors on the meta device. From their
-        shapes and dtypes torch knows what the stage gives without running it. `bucket`: index of the length bucket.
-        `stage`: index of the stage; for -1 (before the first stage) the result is empty. `dtypes`: dtypes of the
-        outputs."""
+        """Return what a stage gives for one microbatch on this rank, as tensors on the meta device; torch uses only
+        their shapes and dtypes. `bucket`: index of the length bucket. `stage`: index of the stage; for -1 (before the
+        first stage) the result is empty. `dtypes`: dtypes of the outputs."""
         shapes = pipeline_of(self._plan).output_shapes[bucket][stage] if stage >= 0 else ()
         return tuple(
             torch.empty(
@@ -284,7 +283,7 @@ def keep_parameters(module: nn.Module) -> None:
 class ScheduleLoss:
     """Loss function that torch's pipeline schedule calls for each microbatch, with the outputs of the last stage and
     the indices of the microbatch's rows. It returns the sum of the loss terms, each multiplied by its factor; in an
-    evaluation, 0. `take` returns the terms without factors."""
+    evaluation, 0."""
 
     def __init__(self, runner: StepRunner, rows_per_chunk: int) -> None:
         self._runner = runner

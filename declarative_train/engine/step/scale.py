@@ -83,8 +83,8 @@ class LossScale:
         self._good_steps = torch.zeros((), device=device)
 
     def update(self, finite: torch.Tensor) -> None:
-        """Halve the factor if the step was not finite; double it after 2000 finite steps in a row. `finite`: scalar
-        bool tensor."""
+        """Halve the factor if the step was not finite; double it after 2000 finite steps in a row. `finite`: whether
+        the step was finite, a scalar bool tensor."""
         good = torch.where(finite, self._good_steps + 1, 0.0)
         grows = good >= GROWTH_STEPS
         growth = torch.where(grows, 2.0, 1.0)

@@ -59,7 +59,7 @@ def _input(entry: ProgramInput, program: Program) -> dict[str, Any]:
         "rows_of_window": spec.component.get("rows"),
         "before_the_model": before,
         "in_the_model": inside,
-        **_classes(spec.statistics, spec.component),
+        **_encoding_of(spec.statistics, spec.component),
         **{
             key: list(value) if isinstance(value, tuple) else value
             for key, value in field.preparation(spec.statistics)._asdict().items()
@@ -89,9 +89,9 @@ def _picture(entry: ProgramInput, trained: Trained) -> dict[str, Any]:
     return {"before_the_model": before, "picture": keys, "transforms": done}
 
 
-def _classes(statistics: Mapping[str, Any], component: Mapping[str, object]) -> dict[str, Any]:
-    """Return what a user of the exported model must know to read the values of a date or category field, such as its
-    vocabulary; {} for other fields. `statistics`: the field's statistics. `component`: the field's type and keys."""
+def _encoding_of(statistics: Mapping[str, Any], component: Mapping[str, object]) -> dict[str, Any]:
+    """Return how the numbers of a date or category field encode its values, such as the vocabulary; {} for other
+    fields. `statistics`: the field's statistics. `component`: the field's type and keys."""
     if component.get("type") == "date":
         return {
             "date": {key: value for key, value in component.items() if key not in ("type", "column", "columns")}

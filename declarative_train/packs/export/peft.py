@@ -1,8 +1,8 @@
 """Export format `peft`: only the adapters, as PEFT stores them: `adapter_config.json` and `adapter_model.safetensors`.
 
 https://huggingface.co/docs/peft/developer_guides/checkpoint. If the run began with a published model, the tensors have
-the names of that model, and PEFT adds them to the model of transformers. Otherwise they have the recipe's names and can
-be added to a module with these names, such as the one that `load.py` builds.
+the names of that model, and PEFT adds them to the model of transformers. Otherwise they have the recipe's names, and
+PEFT adds them to the module that `load.py` builds, or to any other with these names.
 """
 
 from __future__ import annotations
@@ -191,8 +191,8 @@ def _adapters(program: Program) -> Iterator[PeftAdapter]:
 
 
 def _other_trained(program: Program) -> list[str]:
-    """Return the names of modules with trained parameters that are not adapters. Raises ExportFailure if PEFT's format
-    cannot represent them."""
+    """Return the names of the modules, other than adapters, that have trained parameters. Raises ExportFailure if
+    PEFT's format cannot store one of these parameters."""
     found = sorted({name.rpartition(".")[0] for name in program.learned if not is_added(name)})
     both = next((name for name in found if name in _modules(program)), None)
     if both is not None:

@@ -203,8 +203,8 @@ def _encode(work: EncodingJob, start: int, stop: int) -> _EncodedRun:
 
 
 def _sum_unread(parts: Iterable[Unread]) -> Unread:
-    """Merge the dicts `parts`, one for each run of consecutive texts, in the order of the texts. A dict maps each key
-    that the chat template does not read to (number of texts with this key, index of the first one)."""
+    """Return {key that the chat template does not read: (number of texts with this key, index of the first one)} for
+    all texts. `parts`: such a dict for each run of consecutive texts, in order."""
     total: Unread = {}
     for part in parts:
         for key, (count, first) in part.items():

@@ -364,9 +364,9 @@ def _find_answers(
 
 
 def _check_contents(given: Messages, whole: str, written: Sequence[tuple[int, int, int]]) -> None:
-    """Raise ChatError if the template leaves out the content of a question or an answer. Reasoning may be left out.
-    `whole`: the text of the dialogue. `written`: (index of the message, start, end) of each passage that a loop over
-    messages writes. A question may also be outside these passages."""
+    """Raise ChatError if the template leaves out the content of a question or an answer; it may leave out reasoning.
+    `whole`: the text of the dialogue. `written`: (index of the message, start, end) of each passage in `whole` that a
+    loop over messages writes. A question may also be outside these passages."""
     parts: dict[int | None, str] = {}
     place = 0
     for number, begin, end in written:

@@ -173,8 +173,8 @@ def _add_caches(module: nn.Module) -> list[_CachedModule]:
 
 
 def _drops_last(graph: Graph) -> frozenset[str]:
-    """Return the names of the expressions that remove the last position of a field, such as `tokens[:, :-1]`. Return
-    the empty set if any other node reads a field, because the model then uses the last position."""
+    """Return the names of the expressions in `graph` that take a field without its last position: `tokens[:, :-1]`.
+    Return the empty set if any other node reads a field, because the model then uses the last position."""
     readers = [node for node in graph.nodes if any(edge in graph.inputs for edge in node.inputs.values())]
     found = frozenset(node.name for node in readers if node.kind == "expression" and _takes_all_but_last(node))
     return found if len(found) == len(readers) else frozenset()

@@ -137,8 +137,8 @@ def _make_fit_test(
 
 
 def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
-    """Return (kind, number of microbatches) of a candidate, where a kind is (name of the mode, schedule of its pipeline
-    or ""). The estimates of candidates of one kind have similar errors. Without a pipeline the number is 0."""
+    """Return (kind, number of microbatches) of a candidate; the number is 0 without a pipeline. A kind is (name of the
+    mode, schedule of its pipeline or ""). The estimates of candidates of one kind have similar errors."""
     pipeline = each.candidate.parallelism.pipeline
     schedule, number = ("", 0) if pipeline is None else (pipeline.schedule, pipeline.microbatches)
     return (each.candidate.name or each.candidate.family, schedule), number

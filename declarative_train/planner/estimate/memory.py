@@ -134,8 +134,8 @@ def _count_received(part: DevicePart, placement: Placement) -> int:
 
 
 def _count_reduced(part: DevicePart, model: ModelFacts, placement: Placement) -> int:
-    """Return the bytes that fsdp needs while it reduces gradients: those of the gradients of the largest unit, in the
-    dtype of the reduction. Without fsdp they are 0."""
+    """Return the bytes of the gradients that fsdp reduces at one time: those of the largest unit, in the dtype of the
+    reduction. The result is 0 without fsdp."""
     units = _count_per_unit(part, model)
     return units[-1] * REDUCE_BYTES[model.reduce] if placement.is_sharded and units else 0
 

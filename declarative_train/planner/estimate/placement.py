@@ -86,9 +86,9 @@ class Placement:
         return self.shards.size > 1
 
     def of_experts(self, size: int) -> Placement:
-        """Return the placement for the parameters of experts, which are divided over `size` ranks. These ranks have
-        different experts, so the group of devices that share a parameter is `size` times smaller. It is `shards`, or
-        `replicas` if parameters are not sharded."""
+        """Return the placement for the parameters of experts. `size`: number of ranks that have different experts. The
+        group `shards` (or `replicas`, if parameters are not sharded) is `size` times smaller than for other
+        parameters."""
         if self.sharding is not None:
             return replace(self, shards=DeviceGroup(self.shards.size // size, self.shards.stride * size))
         return replace(self, replicas=DeviceGroup(self.replicas.size // size, self.replicas.stride * size))
@@ -136,9 +136,9 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
 
 
 def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
-    """Return (shards, replicas). `shards`: the group of devices among which a parameter is divided. `replicas`: the
-    group of devices that have the same shard of it and average its gradients. `num_copies`: number of copies of the
-    whole mesh; the average includes all of them."""
+    """Return (shards, replicas): the group of devices among which a parameter is divided, and the group of devices that
+    have the same shard and average its gradients. `num_copies`: number of copies of the mesh; `replicas` has devices of
+    all copies."""
     inner, expert = size_of(mesh, "context", "tensor"), size_of(mesh, "expert")
     shards, replicas = size_of(mesh, "shard"), size_of(mesh, "replicate") * num_copies
     if any(axis.name == "shard" for axis in mesh):

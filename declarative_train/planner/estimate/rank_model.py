@@ -133,9 +133,8 @@ class _Divider:
     def _divide_node(
         self, node: Node, path: str, given: Mapping[str, TensorSpec], known: Mapping[Edge, TensorSpec]
     ) -> tuple[Node, dict[str, TensorSpec]]:
-        """Return (node, outputs): the node with the sizes that it has on one rank, and {output: its spec on one rank}
-        for the outputs that are divided. `given`: the same for the inputs that are divided. `known`: the undivided spec
-        of each edge of the graph."""
+        """Return the node with the sizes that it has on one rank, and {divided output: its spec on one rank}. `given`:
+        {divided input: its spec on one rank}. `known`: the undivided spec of each edge of the graph."""
         if node.graph is not None:
             graph, outputs = self.divide(node.graph, f"{path}.", given)
             return replace(node, graph=graph, outputs={**node.outputs, **outputs}), outputs

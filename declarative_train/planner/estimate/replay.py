@@ -87,8 +87,8 @@ Part = tuple[int, str, int]  # stage, kind of action, microbatch
 def _actions(
     schedule: str, num_ranks: int, num_stages: int, num_microbatches: int
 ) -> tuple[tuple[int, tuple[Part, ...]], ...]:
-    """Return the schedule of a pipeline as pairs (rank, actions), each after all pairs for which it waits. The actions
-    of a pair run at the same time."""
+    """Return the schedule of a pipeline as pairs (rank, actions that run on it at the same time). Each pair comes after
+    all pairs for which it waits."""
     grid = schedule_grid(PIPELINE_SCHEDULES[schedule], num_ranks, num_stages, num_microbatches)
     return tuple(
         (rank, tuple((int(stage), kind, int(number)) for stage, kind, number in _ACTION.findall(cell)))

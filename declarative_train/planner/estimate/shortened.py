@@ -75,8 +75,8 @@ def _shorten_layer(node: Node, copies: int, kept: int) -> dict[str, object] | No
 
 
 def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
-    """Return the plan with shorter chains of equal nodes. Chain `runs[i]` keeps only its first `kept[i]` copies. Nodes
-    that read the last copy now read the last remaining one."""
+    """Return the plan with shorter chains of equal nodes: of chain `runs[i]`, only the first `kept[i]` nodes remain.
+    Nodes that read the last node of a chain now read its last remaining one."""
     moved: dict[str, str] = {}  # removed path -> the path that replaces it
     for run, number in zip(runs, kept, strict=True):
         moved |= dict.fromkeys(run.paths[number:], run.paths[number - 1])

@@ -108,9 +108,8 @@ def shares(names: Iterable[str], model: ModelFacts, group: DeviceGroup, width: i
 
 
 def reductions(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
-    """Return the communication of gradients in a step, of up to three kinds. Ranks that shard parameters reduce and
-    scatter gradients, once or after every microbatch. Replicas average gradients once. Devices that divide positions
-    sum gradients once."""
+    """Return the transfers that combine gradients in a step: the reduce-scatter of ranks that shard parameters, once or
+    after every microbatch; one all-reduce of replicas; and one of devices that divide positions."""
     if model.num_expert_ranks > 1:
         return _with_experts(reductions, part, model, placement, machine)
     size = model.share_of(part.nodes).trained * REDUCE_BYTES[model.reduce]

@@ -73,10 +73,8 @@ class Forecast:
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
         """Return the MemoryScale of `model`, measured in a trace of `plan`; None if the trace failed. `plan`: a plan of
-        this model with fsdp or on one device.
-
-        Half-precision copies of the parameters, which exist on one device, are not counted.
-        """
+        this model with fsdp or on one device. The half-precision copies of the parameters that a run on one device
+        makes are not counted."""
         try:
             moments = self._trace(*_prepare(plan))[0]
         except Exception:

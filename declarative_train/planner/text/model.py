@@ -69,8 +69,8 @@ def describe_model(plan: Plan) -> list[str]:
 
 
 def _same_copy(node: Node) -> tuple[object, ...]:
-    """Return the key by which nodes are grouped into rows of the table of nodes. Copies of a `repeat` that would look
-    equal in the table have the same key; any other node has its own."""
+    """Return the key by which the table of nodes joins nodes to one row. Copies of a `repeat` that would look equal in
+    the table have the same key; any other node has its own."""
     parts = node.name.split(".")
     if not parts[-1].isdigit():
         return (node.name,)

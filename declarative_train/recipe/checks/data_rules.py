@@ -120,9 +120,8 @@ def _reach_of(node: LayerNode) -> int:
 
 
 def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
-    """Return whether `given` is `target` shifted one row back, like the input of next-token prediction. It must have
-    all columns of `target` and start one row before it. It must also end one row before it, or have the `stop` None or
-    -1."""
+    """Return whether the slice `given` has the columns of the slice `target`, but one row earlier, like the input of
+    next-token prediction. It may also end at the last row of the sample or the one before (`stop` None or -1)."""
     if (
         given is None
         or not target.columns
@@ -134,8 +133,8 @@ def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
 
 
 def _find_sequence(draft: Draft, frame: Frame, wire: Wire) -> _Sequence | None:
-    """Return the columns of the data that make up the value `wire`, and the range of their rows. Return None if `wire`
-    is neither a field nor a slice of a field along its first dimension after the batch."""
+    """Return the columns and the rows of the data that the value `wire` of the model's graph consists of. Return None
+    if it is neither a whole field nor a slice of one along dimension 1."""
     found = find_slice(frame, wire)
     whole = None if found is None else _read_field(draft, found.field)
     if found is None or whole is None or found[1:] == (0, None):

@@ -107,9 +107,8 @@ class _Site:
     # --- words of the message -----------------------------------------------------------------------------------
 
     def follow_message(self) -> Iterator[Proposal]:
-        """Yield edits that do what the help of the diagnostic says, such as "write `gpus: 2`" or "known: a, b". Also
-        yield edits for nodes and fields that the message names: each is written in place of the name of another node or
-        field."""
+        """Yield edits that do what the help of the diagnostic says, such as "write `gpus: 2`" or "known: a, b". If the
+        message names a node or field, also yield edits that write this name in place of another node or field."""
         hint = self.diagnostic.help or ""
         for path, *values in _SETTING.findall(hint):
             for entry in self.entries:
@@ -134,8 +133,8 @@ class _Site:
                     yield ((*entry.value, name),)
 
     def change_size(self) -> Iterator[Proposal]:
-        """Yield edits for a diagnostic whose message or help has several numbers: each replaces one of these numbers in
-        the recipe by another of them."""
+        """Yield edits for a diagnostic that names several numbers, such as two sizes that should be equal. Each edit
+        replaces one of these numbers in the recipe by another."""
         numbers = list(dict.fromkeys(_NUMBER.findall(f"{self.diagnostic.message} {self.diagnostic.help or ''}")))
         equal = [each for each in self.entries if isinstance(each.node, Scalar) and each.node.text in numbers]
         for entry in sorted(equal, key=lambda each: abs(each.key[0] - self.at))[:_NEAR]:

@@ -126,9 +126,9 @@ def expand(
 def _find_outputs(
     wiring: Wiring, objective: Collection[tuple[str, Span]]
 ) -> tuple[dict[str, Edge], list[Diagnostic | None]]:
-    """Resolve the references of the objective, each given as (text, span). Return (correct, wrong). `correct`: {text:
-    reference}, without fields, because no node computes them. `wrong`: the error of each wrong reference, or None if
-    the error is already reported."""
+    """Return (correct, wrong) for the references of the objective, each given as (text, span). `correct`: {text:
+    reference}, without references to fields. `wrong`: the error of each wrong reference, or None if the error is
+    already reported."""
     outputs: dict[str, Edge] = {}
     wrong: list[Diagnostic | None] = []
     for text, span in objective:

@@ -378,10 +378,11 @@ class Wiring:
     def find_dead(self, used: Collection[str], readers: str) -> tuple[set[str], list[Diagnostic]]:
         """Return the names of the unused nodes, and a diagnostic for each of them that no other node reads. `used`:
         names of nodes that are read from outside the graph; all nodes on which they depend are used too. `readers`:
-        what could read nodes from outside, for messages.
+        words for messages: what could read a node from outside.
 
-        A switched-off node has no diagnostic, nor have the nodes on which it depends: another copy of the block may use
-        them."""
+        There is no diagnostic for a switched-off node and for nodes on which it depends, because another copy of the
+        block may use them.
+        """
         if not self.knows_all_readers:
             return set(), []
         needed = {name for name in used if name in self.drafts}

@@ -188,8 +188,8 @@ class Axes(Section):
         """Return the mesh for a number of GPUs; None if the sizes of the axes do not fit. Its axes are in the order of
         increasing communication: pipeline, replicate, shard, expert, context, tensor.
 
-        An axis with one rank is left out if its size is `all` and the mesh has an axis other than `replicate` and
-        `shard`. A `replicate` with one rank is also left out if there is an axis `shard`.
+        Two axes are left out if they have only one rank: an axis of size `all`, if the mesh has an axis other than
+        `replicate` and `shard`; and `replicate`, if the mesh has `shard`.
         """
         if self.mode == "single":
             return ()

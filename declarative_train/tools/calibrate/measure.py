@@ -69,8 +69,8 @@ def _measure_gpu(num_ranks: int) -> Machine:
 
 
 def _measure_cpu(num_ranks: int, probes: dict[Step, Probe]) -> Machine:
-    """Measure the speeds of this machine's CPU while `num_ranks` processes use it. Each of these processes calls this
-    function at the same time. `probes`: training steps from whose times the remaining constants are computed."""
+    """Return the speeds of this machine's CPU, measured while `num_ranks` processes use it. Each of these processes
+    calls this function at the same time. `probes`: training steps that are timed to compute the other constants."""
     device = torch.device("cpu")
     torch.set_num_threads(threads_per_rank(num_ranks))
     keep_freed_memory()

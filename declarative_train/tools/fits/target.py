@@ -163,8 +163,8 @@ def _shape_of(config: Mapping[str, Any], block: str | None) -> _Shape:
 def _base_shape(config: Mapping[str, Any], name: str, feeds: bool) -> _Shape:
     """Return the input and the target of a model whose output layer is missing or unknown. The target is a label. The
     input is tokens if the main input in transformers is `input_ids`, and a picture if it is `pixel_values`. Raises
-    TargetError for another main input. `name`: the class of the model, or "" if unknown. `feeds`: the model has a
-    decoder that reads the tokens too."""
+    TargetError for another main input. `name`: the class of the model, or "" if unknown. `feeds`: whether the model has
+    a decoder, which reads the same tokens as the encoder."""
     main = _main_input(config, name)
     if main == "input_ids":
         return _Shape("tokens", "label", head=True, is_decoder_fed=feeds)

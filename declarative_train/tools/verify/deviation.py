@@ -13,15 +13,15 @@ from declarative_train.tools.verify.step_files import Place, part_at, pieces
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Largest differences between ranks and one process that rounding alone may cause.
+    """Bounds of the differences that rounding alone may cause between a step on several ranks and the same step in one
+    process. All but `floor` are fractions of the value in parentheses.
 
-    start      initial values: fraction of the largest element
-    node       output of a layer: fraction of the largest sum of absolute values of a sample's output. Running
-               statistic: fraction of its change in the step
-    gradient   gradient: fraction of its largest element. Loss: fraction of the loss
-    update     change of a parameter, from equal gradients: fraction of the largest change in it. Norm: fraction of it
-    floor      a gradient's largest element counts as at least this fraction of the model's largest one, because smaller
-               gradients are mostly rounding. The same for changes of running statistics"""
+    start      initial values of a parameter (its largest element)
+    node       output of a layer (largest sum of absolute values of a sample's output); running statistic (its change)
+    gradient   gradient of a parameter (its largest element); loss (the loss)
+    update     change of a parameter by equal gradients (its largest change); gradient norm (the norm)
+    floor      least value in parentheses for a gradient, as a fraction of the largest element of all gradients, because
+               small gradients are mostly rounding. The same for changes of running statistics"""
 
     start: float
     node: float

@@ -74,8 +74,8 @@ class TensorRanks:
         return exchange(x, lambda whole: self._own(whole, -1), lambda part: self._peers.gather(part.contiguous()))
 
     def gather_tokens(self, x: Tensor) -> Tensor:
-        """Return the tokens of all ranks (B, T, ...), given this rank's tokens `x`. Use it before a divided layer: each
-        rank then computes only one summand of the gradient, so the backward sums them over the ranks."""
+        """Return the tokens of all ranks (B, T, ...), given this rank's tokens `x`: the input of a divided layer. Each
+        rank computes only one summand of the gradient of this input, so the backward sums over the ranks."""
         return exchange(x, self._peers.gather_tokens, self._peers.sum_tokens)
 
     def copy_tokens(self, x: Tensor) -> Tensor:

@@ -225,9 +225,9 @@ def _can_hold(part: nn.Module) -> bool:
 
 
 def hold(roots: Sequence[nn.Module], storages: Mapping[str, StorageName]) -> None:
-    """Replace the weights named in `storages` by empty packed weights, which `as_written` fills later. `roots`: modules
-    that share these weights; they are replaced in all of them. `storages`: {name of a weight in `roots[0]`: its number
-    format}."""
+    """Replace weights of the modules `roots` by empty packed weights, which are filled later within `as_written`.
+    `storages`: {name of a weight in `roots[0]`: its number format}. A weight that several modules share is replaced in
+    all of them."""
     named = roots[0].named_parameters(remove_duplicate=False)
     names = {id(item): name for name, item in named if name in storages}
     made: dict[int, nn.Parameter] = {}

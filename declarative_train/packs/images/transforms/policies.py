@@ -130,8 +130,8 @@ def _apply_change(
 
     `level`     strength of the change, from 0 to `_LEVELS` - 1
     `greatest`  {change: its amounts at the lowest and at the highest level}
-    `made`      changes that are applied; any other leaves the images unchanged. So a mask keeps its colours, but draws
-                the same random numbers as its image
+    `made`      changes that may be applied; if another one is drawn, the images stay unchanged. So a mask keeps its
+                colours, but draws the same random numbers as its image
     """
     name, amount = _change(drawn, level, greatest)
     return [_CHANGES[name](each, amount(each.height, each.width)) for each in values] if name in made else values

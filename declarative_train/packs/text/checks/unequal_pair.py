@@ -166,7 +166,7 @@ def _follow(scope: Scope, reader: BlockNode, port: str, parameters: Sequence[Par
 
 
 def _owners(found: Iterable[Source]) -> frozenset[str]:
-    """Return the names of the nodes of the model that are or contain `found`."""
+    """Return the names of the top-level nodes of the model that are or contain the nodes of `found`."""
     return frozenset(each.node.path.partition(".")[0] for each in found if each.node is not None)
 
 

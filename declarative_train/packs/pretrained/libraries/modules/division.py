@@ -123,8 +123,8 @@ def _find(layer: LibraryInterface, inputs: Inputs, size: int) -> LayerCut | str:
 def _divide_groups(
     model: nn.Module, size: int, plan: dict[str, str], styles: dict[str, str], whole: dict[str, str]
 ) -> dict[str, LayerCut]:
-    """Return {path of a submodule: its division over `size` ranks}. All submodules of a group (`_group_of`) are
-    divided, or none. `whole`: {group: reason} of groups that are not divided; those that cannot be divided are added.
+    """Return {path of a submodule: its division over `size` ranks}. In a group of submodules (`_group_of`), all are
+    divided or none. `whole`: {group that must not be divided: reason}; groups that cannot be divided are added to it.
     `plan`: the tensor plan of the library. `styles`: {path of a submodule: its style in `plan`}."""
     groups: dict[str, dict[str, str]] = {}
     for name, style in styles.items():

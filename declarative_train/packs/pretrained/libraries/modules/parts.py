@@ -251,9 +251,8 @@ def _make_frame(body: nn.Module, paths: list[str], own: str, part: LibraryPart) 
 
 
 def count_operations(layer: PartInterface, length: int) -> float:
-    """Return the floating-point operations of a forward for each element of the model's weight matrices, on average
-    over the whole model. Embedding tables are not counted as weight matrices. `length`: number of token ids in a
-    sample."""
+    """Return the number of floating-point operations of a forward, divided by the number of elements in the model's
+    weight matrices. Embedding tables are not counted as weight matrices. `length`: number of token ids in a sample."""
     owners = (part for part in find_model(layer).modules() if not isinstance(part, nn.Embedding))
     weights = (item for part in owners for item in part.parameters(recurse=False) if item.dim() > 1)
     found = forward_flops(layer, {"main": TensorSpec((length,), "int64", num_values=1)})
