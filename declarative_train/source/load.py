@@ -103,8 +103,8 @@ class _Loading:
         return document, self._list_diagnostics()
 
     def _list_diagnostics(self) -> list[Diagnostic]:
-        """Return all diagnostics. If a file could not be read, leave out those that might be wrong without it, such as
-        "nothing to remove" for a null, whose key may be in that file."""
+        """Return all diagnostics. If a file could not be read, leave out those that may be wrong because of this. For
+        example, the missing file may have the key that a null removes."""
         merging = [d for d in self.merger.diagnostics if self.complete or d.rests_on != "all files"]
         return list(dict.fromkeys([*self.diagnostics, *merging]))
 

@@ -68,11 +68,8 @@ class StepTime:
 
 def interval(step_s: float, machine: Machine) -> tuple[float, float]:
     """Return (low, high) in seconds. About 90 of 100 measured steps whose predicted time is `step_s` are in this range.
-
-    The width of the range comes from the errors of earlier predictions. If the machine has a calibration, these are
-    predictions of the steps measured for it. Otherwise they are predictions of published step times to which the
-    constants were not fitted.
-    """
+    Its width comes from the errors of earlier predictions: with a calibration, those of the steps measured for it;
+    otherwise those of published steps to which the constants were not fitted."""
     return step_s * exp(-machine.constants.error), step_s * exp(machine.constants.error)
 
 

@@ -62,8 +62,8 @@ class Surroundings(NamedTuple):
 
     @property
     def wires(self) -> tuple[Wire, ...]:
-        """Names of all values that the `inputs` provide. An input NAME has the name NAME; if it is a field with several
-        outputs, this is its first output, and each other output has the name NAME.OUTPUT."""
+        """Names of all values that the `inputs` provide. The first output of an input NAME is called NAME; the other
+        outputs of a field are called NAME.OUTPUT."""
         return tuple(
             wire
             for name in self.inputs
