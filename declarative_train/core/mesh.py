@@ -17,7 +17,7 @@ class MeshAxis:
     """Axis of a mesh: its name and its number of ranks.
 
     pipeline   the ranks hold different stages of the model
-    replicate  each rank holds a whole copy (of its stage, or of all shards); gradients are averaged
+    replicate  the ranks hold copies of the same parameters, and average the gradients
     shard      each rank holds a part of every parameter
     expert     each rank holds some experts, and rows are sent to them; other layers are as along `replicate` or `shard`
     context    the ranks read the same rows, and each computes some positions of them

@@ -95,11 +95,11 @@ def format_wait(doing: FileActivity | None, now: float) -> str:
 
 
 def ahead(make: Callable[[int], T], first: int, count: int, depth: int = DEPTH) -> Iterator[T]:
-    """Yield `make(first)` to `make(first + count - 1)`, computed by a thread at most `depth` results ahead.
+    """Yield `make(first)` to `make(first + count - 1)`. A thread computes up to `depth` results before they are
+    requested.
 
     The thread starts when the first result is requested, in the process that requests it: threads do not survive a
-    fork.
-    """
+    fork."""
     numbers = range(first, first + count)
     # room for one more: the result that the thread is making
     made = Prefetcher(make, iter(numbers), lambda _: 1, depth + 1, 1)

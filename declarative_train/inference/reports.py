@@ -93,9 +93,9 @@ class Gatherer(ABC):
         describe: Callable[[int], tuple[object, object, float | None]],
         origins: Callable[[int], Origin],
     ) -> None:
-        """Update the samples with the largest losses with a further batch. `losses`: (N,), nan for a row without valid
-        items. `describe(row)`: returns the row's target, prediction and probability. `origins(row)`: returns a function
-        without arguments that looks up the row's origin (file and row)."""
+        """Add the samples of a batch to the list of samples with the largest losses, and keep only the worst. `losses`:
+        (N,), nan for a row without valid items. `describe(row)`: returns the row's target, prediction and probability.
+        `origins(row)`: returns a function without arguments that looks up the row's origin (file and row)."""
         if not self._num_worst:
             return
         limit = min(each.loss for each in self._kept) if len(self._kept) == self._num_worst else -np.inf

@@ -93,8 +93,8 @@ def _check_sides(recipe: Recipe, lowered: Lowered, found: DryRunResult, trained:
 
 
 def _stops(scope: Scope, wire: str) -> Iterator[Related]:
-    """Yield a note for each expression that the value `wire` depends on and through which no gradient passes. A note
-    has the place of the expression and a message."""
+    """Yield a note (place and message) for each expression on which the value `wire` depends and through which no
+    gradient passes."""
     for source in walk(Frame(scope), [wire]):
         node = source.node
         if isinstance(node, ExpressionNode) and (functions := stops_gradients(node.expression.text)):

@@ -130,8 +130,8 @@ def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> 
 
 
 def _find_home(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
-    """Return a hint on an unknown key: which components have the key (at most four), or else which sections have it.
-    Return None if none has it, or if it is probably misspelt.
+    """Return a hint on an unknown key: which other components have the key (at most four), or else which sections have
+    it. Return None if none has it, or if `near` shows that it is probably misspelt.
 
     `known`: {type: class} of the components to search. `model`: class of the component with the unknown key. `name`:
     the key. `near`: a key of `model` with a similar name, or None."""

@@ -41,9 +41,9 @@ def records_below(folder: str) -> list[Record]:
 
 
 def what_differs(records: Sequence[Record]) -> dict[str, str]:
-    """Return {folder of a run: text with the settings that distinguish it from the other runs of its recipe name}. The
-    text has at most MOST_SETTINGS settings, then the number of further ones. If these runs do not differ, it is the
-    run's mode."""
+    """Return {folder of a run: the settings by which the run differs from other runs with the same recipe name, as
+    text}. The text has at most MOST_SETTINGS settings, then the number of further ones. If no setting differs, it is
+    the run's mode."""
     by_name: dict[str, list[Record]] = {}
     for record in records:
         by_name.setdefault(record.name, []).append(record)

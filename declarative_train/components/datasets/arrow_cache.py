@@ -57,7 +57,7 @@ class Budget:
 
     def open_decompressed(self, path: str, delimiter: str | None = None) -> Any:
         """Return a stream of the decompressed text of a file. Reading a compressed file subtracts the memory for its
-        text and values from the limit, and raises TooLargeError when nothing is left.
+        text and values from the budget, and raises TooLargeError when nothing is left.
 
         `delimiter`: character between the values of a line, from which the values are counted. If it is None, only the
         memory for the text is subtracted."""

@@ -84,9 +84,8 @@ def average_in_bf16(ranks, bucket):  # type: ignore[no-untyped-def]  # torch com
 
 def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
     """Run one backward with gradients 0 before the first step, because torch reorders its buckets of gradients after
-    the first backward. So all steps, also those of a resumed run, use the same buckets.
-
-    The position of a gradient in its bucket decides in which order three or more ranks are summed."""
+    the first backward. So all steps, also those of a resumed run, use the same buckets, and sum the gradients of the
+    ranks in the same order."""
     model = wrapped.module
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     forward, model.forward = model.forward, lambda zero: torch.stack([item.sum() for item in trained]).sum() * zero
@@ -102,8 +101,8 @@ def average_gradients(
     gradients: Iterable[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None = None
 ) -> None:
     """Average gradients over ranks, in place. The gradients are joined into buckets, because a few large messages are
-    faster than many small ones. While up to `UNDER_WAY` buckets are sent, the next one is filled. Then the averages of
-    the oldest bucket are copied into its gradients. `dtype`: dtype of the messages; None: that of the gradients."""
+    faster than many small ones. Up to `UNDER_WAY` buckets are sent while the next one is filled. `dtype`: dtype of the
+    messages; None: that of the gradients."""
     under_way: deque[Callable[[], None]] = deque()
     for bucket in buckets(gradients):
         under_way.append(_begin_average(bucket, ranks, dtype))

@@ -111,9 +111,9 @@ def _pack_by_fit(sizes: np.ndarray, length: int, most: int | None) -> Packing:
 
 
 def _windows_by_fit(lengths: np.ndarray, length: int, most: int) -> np.ndarray:
-    """Return the index of the sample into which each piece of text is packed, (P,). The method is best-fit decreasing
-    bin packing. `lengths`: tokens of each piece. `length`: tokens of a sample. `most`: the largest number of pieces in
-    a sample."""
+    """Return the index of the sample into which each of P pieces of text is packed, (P,), by best-fit decreasing bin
+    packing. `lengths`: tokens of each piece. `length`: tokens of a sample. `most`: the largest number of pieces in a
+    sample."""
     import numpy as np
 
     found = np.empty(len(lengths), np.int64)

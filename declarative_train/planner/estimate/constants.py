@@ -90,7 +90,7 @@ class Machine:
         return figure * (self.constants.link_efficiency if link == "node" else self.constants.network_efficiency)
 
     def latency_s(self, members: int, num_nodes: int = 1) -> float:
-        """Return the latency of a collective in seconds. The `members` ranks inside each node form a ring, and the
-        `num_nodes` nodes form a tree."""
+        """Return the latency of a collective in seconds. `members`: number of ranks in each node, which form a ring.
+        `num_nodes`: number of nodes, which form a tree."""
         constants = self.constants
         return constants.link_latency_s * (members - 1) + constants.network_latency_s * log2(num_nodes)

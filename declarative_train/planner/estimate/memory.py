@@ -41,7 +41,7 @@ def memory_of(model: ModelFacts, placement: Placement, scale: MemoryScale | None
 
 
 def scale_from_shapes(model: ModelFacts) -> MemoryScale:
-    """Return the bytes per element of a model that was not traced, computed from the sizes of dtypes."""
+    """Return the MemoryScale of a model that was not traced, computed from shapes and dtypes."""
     width = COMPUTE_BYTES[model.precision]
     working = max((node.passing for node in model.nodes.values()), default=0) * width
     return MemoryScale(width, working, 3 * max(4, width) * model.judged)

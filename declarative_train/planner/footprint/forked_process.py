@@ -39,8 +39,8 @@ def usable_cores() -> int:
 def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
     """Call functions at the same time, each in a child process, and return their results. Raises the first ChildError.
 
-    If this process is itself a child of `in_children`, it calls the first function directly. The main process never
-    does, because the function leaves state in torch."""
+    A child that calls `in_children` again runs the first function itself. The main process never does, because the
+    functions leave state in torch."""
     own = works[:1] if _is_child else []
     sys.stdout.flush()
     sys.stderr.flush()

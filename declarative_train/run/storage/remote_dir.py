@@ -34,9 +34,10 @@ _DIGITS = re.compile(r"-[0-9a-f]{6}$")
 
 
 def place_for(remote: str, name: str, run_dir: Path, checkpoints: str | None) -> str:
-    """Return the URL to which the folder of a new run is copied: a new folder below `remote` or, if the run's
-    checkpoints are saved below `remote`, the folder that contains them. `remote`: the URL in `logging.dir`. `name`: the
-    recipe's name. `checkpoints`: folder of the run's checkpoints; None: they are in the run's own folder."""
+    """Return the URL to which the folder of a new run is copied: a new folder in `remote`/`name`. If the run's
+    checkpoints are saved in `remote`/`name` too, it is the folder that contains them. `remote`: the URL in
+    `logging.dir`. `name`: the recipe's name. `checkpoints`: folder of the run's checkpoints; None: they are in the
+    run's own folder."""
     base = f"{remote.rstrip('/')}/{name}/"
     if checkpoints is not None and checkpoints.startswith(base):
         return checkpoints.removesuffix(f"/{CHECKPOINTS}")

@@ -59,8 +59,8 @@ def try_forward(forward: Forward, input: TensorSpec, target: TensorSpec | None) 
 
 
 def depends_on_others(forward: Forward, input: TensorSpec, target: TensorSpec | None) -> bool:
-    """Call the user's `forward` on generated samples, and return whether its values for a sample change if other
-    samples leave the batch. `input`, `target`: specs of the samples."""
+    """Call the user's `forward` on generated samples, and return whether the values for a sample change if other
+    samples are removed from the batch. `input`, `target`: specs of the samples."""
     judged, wanted = make_samples(input, target)
     with torch.no_grad():
         whole = call_forward(forward, judged, wanted)[:_FEWER]

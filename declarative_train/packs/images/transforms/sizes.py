@@ -52,8 +52,8 @@ def cropping(top: int, left: int, height: int, width: int) -> Motion:
 
 
 def same_size(values: list[Any]) -> tuple[int, int]:
-    """Return the (height, width) that all images in `values` have. Raises ValueError if their sizes differ: the images
-    of a sample share random draws, so they need the same size."""
+    """Return the (height, width) that all images in `values` have. Raises ValueError if their sizes differ, because the
+    images of one sample are transformed with the same random numbers."""
     first = values[0].size
     other = next((value.size for value in values if value.size != first), None)
     if other is not None:

@@ -184,7 +184,7 @@ def match(
 
 
 def _are_equal(one: TensorOrigin, other: TensorOrigin) -> bool:
-    """Return whether two tensors, given by their origins, have the same values in the files."""
+    """Return whether two tensors have the same values in the files of a model."""
     return bool((one.read(0, None) == other.read(0, None)).all())
 
 
