@@ -276,8 +276,8 @@ class Field(Component, ABC):
 
     @property
     def joined_alike(self) -> tuple[object, ...] | None:
-        """Value that tells which rows of the table the field joins to a sample. A recipe can have several fields with
-        `joined_by` if their values are equal. None: the recipe can have no other field."""
+        """Value that says which rows of the table the field joins to one sample. If a field has `joined_by`, all other
+        fields of the recipe must have an equal value. None: there can be no other field."""
         return None
 
     @property

@@ -47,9 +47,9 @@ class Use(NamedTuple):
         return any(self.graded.values()) or any(each.is_trained for each in self.weights)
 
     def each_matrix_for(self, spec: TensorSpec) -> list[Product]:
-        """Return the matrix product with each parameter (out, *rest) of the layer that has two or more dimensions. It
-        has 2 * prod(rest) operations for each element of `spec`. `spec`: output of a linear map or convolution, or
-        input of a transposed convolution."""
+        """Return a matrix product for each weight matrix of the layer: each parameter (out, *rest) with two or more
+        dimensions. The product has 2 * prod(rest) operations for each element of `spec`. `spec`: output of a linear map
+        or convolution, or input of a transposed convolution."""
         sides = int(any(self.graded.values()))
         return [
             Product(2 * spec.num_elements * prod(each.shape[1:]), sides + each.is_trained) for each in self.matrices

@@ -1,8 +1,8 @@
-"""Base class of plugin layers: the fields are read from the text of the user's file, the module is made by its code.
+"""Base class of plugin layers. The keys of a layer are found by parsing the user's file; its module is made by running
+the file.
 
-Before the user's class is constructed for a node, the random generators are seeded for this node. So every rank gets
-the same start values, whatever pipeline stage or shard it holds. A teacher that starts as a copy of its student has
-equal values."""
+Before the user's class is constructed for a node, the random generators are seeded for this node. So the initial values
+are the same on every rank, whatever pipeline stage or shard it holds."""
 
 from __future__ import annotations
 

@@ -70,9 +70,9 @@ class LayerCut:
 
     kind        how the layer is divided
     parameters  division of each divided parameter, by name; every rank has a copy of all others
-    summed      undivided parameters that a rank uses for some features only, so gradients are summed over ranks
-    whole       names of inputs and outputs that are equal on all ranks, if positions are divided (kind "positions")
-    parts       for a model of a library (kind "inside"): division of each submodule with parameters, by path
+    summed      undivided parameters whose gradients are summed over ranks, because a rank uses them for some features
+    whole       for kind "positions": names of the inputs and outputs that are not divided, but equal on all ranks
+    parts       for kind "inside" (a model of a library): division of each submodule with parameters, by path
     """
 
     kind: CutKind
@@ -112,11 +112,11 @@ class RankCut:
         return tuple(length * self.size if dim == self.cut.dim else length for dim, length in enumerate(local))
 
     def blocks(self, local: Sequence[int], rows: range | None = None) -> Iterator[Block]:
-        """Yield a Block for each range of rows or columns of the whole parameter that this rank has, such as its q, k
-        and v of a fused `qkv`. `local`: shape of this rank's part of the parameter.
+        """Yield a Block for each consecutive part of the whole parameter that this rank has, such as its q, k and v of
+        a fused `qkv`. `local`: shape of this rank's tensor.
 
-        `rows`: use only these rows of the part, and count `Block.local` from the first of them; None: all rows.
-        `fully_shard`, which divides the part by rows, needs this."""
+        `rows`: yield only what is in these rows of this rank's tensor, and count `Block.local` from the first of them;
+        None: all rows. `fully_shard`, which divides this tensor further, needs this."""
         rows = range(local[0]) if rows is None else rows
         dim, held, before = self.cut.dim, 0, 0  # elements along `dim` in the local and in the whole tensor
         for piece in self.cut.pieces:

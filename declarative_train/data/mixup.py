@@ -39,7 +39,7 @@ def mixing_types(spec: DataSpec) -> Iterator[tuple[int, str]]:
 @dataclass(frozen=True, slots=True)
 class PairMixer:
     """Executor of the transforms that mix pairs of samples. `entries`: (index in the list of all transforms,
-    transform). `fields`: for each of these transforms, the image fields that it changes; it also changes the labels."""
+    transform). `fields`: for each entry, the image fields that its transform changes. (It also changes the labels.)"""
 
     entries: tuple[tuple[int, PairTransform], ...]
     fields: tuple[tuple[str, ...], ...]

@@ -300,12 +300,11 @@ def wait_for_copies(batches: list[Batch], event: Any, device: torch.device) -> l
 
 
 def in_thread(made: Iterator[list[Batch]]) -> Callable[[int], list[Batch]]:
-    """Return a function that returns the next item of `made` at each call. It has an argument, the number of the item,
-    because `copy_ahead` passes one; the argument is ignored.
+    """Return a function that returns the next item of `made` at each call. Its argument, the number of the item, is
+    ignored; `copy_ahead` passes it.
 
     The first item is taken here already, because taking it starts the loader processes. They must be forked before
-    `copy_ahead` starts its thread: a fork while another thread computes may inherit a lock that is never released.
-    """
+    `copy_ahead` starts its thread: a fork while another thread computes may inherit a lock that is never released."""
     waiting = [next(made)]
 
     def take(_: int) -> list[Batch]:

@@ -30,7 +30,7 @@ class SetRows(ABC):
 
     @abstractmethod
     def at(self, indices: np.ndarray) -> np.ndarray:
-        """Return the row numbers (int64) of the set's rows with these `indices`."""
+        """Return the row numbers (indices in the table, int64) of the rows with these `indices` in the set."""
 
     @abstractmethod
     def between(self, start: int, stop: int) -> slice | np.ndarray:
@@ -175,8 +175,8 @@ class RowShare(SetRows):
         return int(self.counts[-1])
 
     def before(self, rows: np.ndarray) -> np.ndarray:
-        """Return, for each of the row numbers `rows`, how many rows of the set have a smaller number. `rows` may
-        contain only starts of blocks, and the end of the last block."""
+        """Return, for each of the row numbers `rows`, how many rows of the set have a smaller number. Each entry of
+        `rows` must be the first row of a block, or the end of the last block."""
         found: np.ndarray = self.counts[np.searchsorted(self.starts, np.minimum(rows, self.starts[-1]))]
         return found
 

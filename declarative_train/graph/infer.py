@@ -166,11 +166,11 @@ class Inference:
         first_call: Graph | None = None,
         see_input: Callable[[Edge], ObservedValues | None] = lambda edge: None,
     ) -> tuple[Graph | None, dict[str, TensorSpec | None], Callable[[Edge], ObservedValues | None]]:
-        """Infer the nodes of a scope (the model or a block). Return (graph, specs of the outputs, function from an edge
-        to its values on sample rows or None). The graph is None if anything in it is unknown.
+        """Infer the nodes of a scope (the model or a block). Return (graph, {output: spec}, function). The function
+        takes an edge, and returns its values on sample rows or None. The graph is None if anything in it is unknown.
 
         `inputs`      spec of each connected input; None: unknown
-        `first_call`  for a block that is called again: graph of its first call, whose layer sizes are used again
+        `first_call`  if the scope is a block that is called again: graph of the first call, whose layer sizes are kept
         `see_input`   function from an input to its values on sample rows
         """
         state = _Scope(scope, dict(inputs), dict(origins), first_call, see_input)

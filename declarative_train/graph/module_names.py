@@ -33,9 +33,9 @@ def is_of_torch(name: str, is_sharded: bool = False) -> bool:
 
 
 def attribute(name: str, is_sharded: bool = False) -> str:
-    """Return the attribute of a torch module by which generated code calls the node `name`: `name` itself or, if
-    torch's modules have an attribute of this name, `name` with a prefix. `is_sharded`: `fully_shard` will be applied to
-    the module, so the names of its methods get the prefix too."""
+    """Return the attribute of a torch module by which generated code calls the node `name`. It is `name`, with a prefix
+    if torch's modules already have an attribute `name`. `is_sharded`: `fully_shard` will be applied to the module, and
+    its attributes count too."""
     return f"{_BEFORE}{name}" if is_of_torch(name, is_sharded) else name
 
 

@@ -100,7 +100,7 @@ def _probe(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
 
 def _probe_library(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
     """Run a layer that is a whole model of a library (transformers, timm), as `probe_layer` does. A small model runs in
-    memory, a large one on fake tensors. If it does not run on fake tensors, it runs in memory if it has at most
+    memory, a large one on fake tensors. A model that fails on fake tensors runs in memory too, unless it has more than
     MOST_PARAMETERS elements."""
     with torch.device("meta"):
         module: nn.Module = _in_one_line(lambda: layer.build(built_for))

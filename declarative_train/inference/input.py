@@ -74,7 +74,7 @@ class Input:
 
 def slices(num_rows: int, size: int) -> Pieces:
     """Yield the pieces of an input with `num_rows` rows: ranges of at most `size` rows. `Piece.where` is None, because
-    `start` and `num_rows` say which rows a piece has."""
+    `start` and `num_rows` are enough to find the rows."""
     return (Piece(start, min(size, num_rows - start), None) for start in range(0, num_rows, size))
 
 

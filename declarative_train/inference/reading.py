@@ -85,10 +85,9 @@ def _open_table(
     title: str,
     names: Mapping[str, str],
 ) -> Input:
-    """Open files as a table, and return their rows as an Input. Raises InputError. `kind`: type of source that reads
-    the files. `paths`: the files, or their folder. `source`: the run's `data.source`. `files`: the same files, for
-    `Input.files`. `title`: name of the input in messages. `names`: new names for columns, used only if each row is a
-    file, such as an image."""
+    """Return the rows of files as an Input. `kind`: type of source that reads the files. `paths`: the files, or their
+    folder. `source`: the run's `data.source`. `files`: the value of `Input.files`. `title`: name of the input in
+    messages. `names`: {column: new name}, used only if each row is a file, such as an image. Raises InputError."""
     try:
         table = DATASETS[kind].open_files(paths, source)
     except SourceError as error:

@@ -272,8 +272,8 @@ def make_sizes_reader(fs: Any) -> Callable[[str], dict[str, int]]:
 
 
 def read_manifest(path: str, read: Callable[[str], bytes], sizes: Callable[[str], Mapping[str, int]]) -> dict[str, Any]:
-    """Return the manifest of the checkpoint at `path`, with the files of all lists that it names (`lists`) in its key
-    `files`. Check that all these files exist and have the right sizes.
+    """Return the manifest of the checkpoint at `path`. Its key `files` also has the files from the separate lists that
+    the manifest names (key `lists`). Check that all files exist and have the right sizes.
 
     `read`: function from the path of a file to its content. `sizes`: function from a folder to {file: size}. Raises
     BadCheckpointError if the checkpoint is unfinished or damaged, and the errors of `read` and `sizes` except

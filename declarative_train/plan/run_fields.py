@@ -30,7 +30,7 @@ Read = Callable[[str], bytes]
 
 
 class _CheckpointFields(NamedTuple):
-    """Fields of an earlier run, from one of its checkpoints. `step`: the step of this checkpoint."""
+    """Data fields of the run that wrote a checkpoint. `step`: the step after which the checkpoint was saved."""
 
     step: int
     fields: Mapping[str, FieldSpec]

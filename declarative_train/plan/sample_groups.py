@@ -120,8 +120,8 @@ def _mixers(recipe: Recipe, lowered: Lowered) -> Iterator[Mixer]:
 
 
 def check_draws(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
-    """Report the nodes that draw random numbers, in one diagnostic, if the layout splits a batch. The numbers then
-    depend on the layout."""
+    """Return one diagnostic about all nodes that draw random numbers, if the layout divides each batch over ranks or
+    microbatches, because the numbers then depend on the layout. Otherwise return []."""
     random = [fact for fact in lowered.facts if fact.kind == "random"]
     if not random or (num_slices(batch) == 1 and "context" not in getattr(recipe.mode, "sizes", ())):
         return []

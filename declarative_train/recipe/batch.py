@@ -15,9 +15,8 @@ def data_parallel_size(parallelism: Parallelism, layout: Layout) -> int:
 
 
 def num_pipeline_ranks(parallelism: Parallelism | None, layout: Layout) -> int | None:
-    """Return the number of ranks in one pipeline, 1 if the mesh has no pipeline. None if `parallelism` is None, or if
-    its axes do not fit the number of GPUs.
-    """
+    """Return the number of ranks on the axis `pipeline`, 1 if the mesh has no such axis. Return None if `parallelism`
+    is None, or if its axes do not fit the number of GPUs."""
     mesh = None if parallelism is None else parallelism.mesh(layout.num_gpus)
     return None if mesh is None else size_of(mesh, "pipeline")
 

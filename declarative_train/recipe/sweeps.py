@@ -68,8 +68,8 @@ def overlay(key: str, node: Node) -> Mapping:
 
 
 def one_at_a_time(recipe: Recipe) -> Iterator[tuple[SweepChoice, Node]]:
-    """Yield (setting of the sweep, value) for each value that lint checks. Each value is checked in a recipe in which
-    all other settings are unchanged, so that not all combinations need to be checked."""
+    """Yield (setting, value) for each value of the sweep that lint checks. Lint changes one setting at a time, because
+    there may be too many combinations."""
     for choice in choices(recipe):
         yield from ((choice, node) for node in choice.samples())
 

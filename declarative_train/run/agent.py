@@ -1,5 +1,5 @@
-"""Agent of a node. In each round the coordinator orders the agents to start all ranks; the agent starts those of its
-node with torch's elastic launcher.
+"""Agent of a node. It starts the ranks of its node with torch's elastic launcher, each time the coordinator orders a
+round (a start of all ranks).
 
 The coordinator runs in the agent of node 0, which is called the head (`lead`). The agents of other nodes communicate
 with it through a key-value store (`follow`)."""

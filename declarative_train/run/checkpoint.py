@@ -336,9 +336,8 @@ class Checkpoints:
         self._engine.optimizer.load(state)
 
     def _find_cut(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, RankCut]:
-        """Return a dict from the key of a tensor to the part of the whole tensor that this rank has. It contains only
-        tensors that are divided over the axis `tensor` or `expert`: parameters, their moving averages, and optimizer
-        state of the same shape. `tensors`: the tensors by key; others among them are left out."""
+        """Return {key: part of the whole tensor that this rank has} for each of `tensors` that is divided over the axis
+        `tensor` or `expert`. These are parameters, their moving averages, and optimizer state of the same shape."""
         found = {}
         for key, tensor in tensors.items():
             name = key.partition("/")[2]

@@ -202,8 +202,8 @@ def exit_process(code: int) -> NoReturn:
 
 
 def end_loaders() -> None:
-    """Kill the worker processes of the data loader. They would notice the exit of this process only after five seconds,
-    and until then keep a pipe open by which the launcher notices the exit."""
+    """Kill the worker processes of the data loader. Otherwise they would run for five seconds after the exit of this
+    process, and the launcher would notice the exit only then."""
     loaders = [child for child in multiprocessing.active_children() if child.daemon]
     if loaders and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report their end as a failure

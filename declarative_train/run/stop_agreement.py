@@ -1,8 +1,8 @@
-"""Agreement of all ranks to stop after the same step, before the run is complete.
+"""Agreement of all ranks to stop a run early, after the same step.
 
-Each rank has a number (its vote) for each reason to stop. About once a second, or at each logging step if that is more
-often, the ranks sum these numbers together with the losses. They also sum their step times, to find the same next step
-at which to do this. A single process checks after every step."""
+Each rank has a vote (a number) for each reason to stop. The ranks sum their votes together with the losses, at each
+logging step and about once a second. They also sum their step times, from which all ranks compute the same next step at
+which they vote. A single process checks after every step."""
 
 from __future__ import annotations
 

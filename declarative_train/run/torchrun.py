@@ -139,9 +139,9 @@ def _exit_late(context: FailureContext, watch: StopRequest) -> None:
 
 
 def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
-    """Print which ranks do not answer, as the failure reports of other ranks say. All ranks call this, but only the
-    lowest rank with a report prints. None prints if the machines do not share the folder of the reports. `hosts`: the
-    machine of each rank."""
+    """Print which ranks do not answer, according to the failure reports of the others. All ranks call this, but only
+    the lowest rank with a report prints. Nothing is printed if the machines do not share the folder of the reports.
+    `hosts`: the machine of each rank."""
     failures = read_failures(job.failures_dir)
     is_shared = len(set(hosts)) == 1 or (job.plan.checkpoint is not None and job.place.elsewhere is None)
     if is_shared and failures and rank == min(failure.rank for failure in failures):

@@ -149,8 +149,8 @@ def find(root: Node, path: Path) -> Node | None:
 
 
 def scalars(node: Node, *, plain: bool = True) -> Iterator[Scalar]:
-    """Yield every scalar in a node, nested ones included, in the order of the text; if the node is a scalar, the node
-    itself. `plain=False`: skip lists and mappings marked `is_plain`, which contain no null and no template."""
+    """Yield every scalar in a node, nested ones included, in the order of the text. For a scalar, yield the node
+    itself. `plain=False`: skip lists and mappings whose `is_plain` is true: they contain no null and no template."""
     waiting = [node]
     while waiting:
         each = waiting.pop()

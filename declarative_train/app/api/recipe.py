@@ -54,8 +54,8 @@ def load(
 
 
 def loads(text: str, *, set: Mapping[str, object] | None = None, with_: Paths | str = ()) -> Recipe:
-    """Return the recipe with this text. Paths in the text are relative to the working directory. `set`, `with_`: as for
-    `load`."""
+    """Return a Recipe with this text. Paths in the text are relative to the working directory. `set`: single values by
+    dotted path, as by `--set`. `with_`: fragments to merge over it, as by `--with`."""
     return Recipe(STDIN_NAME, overrides(set, with_), text)
 
 

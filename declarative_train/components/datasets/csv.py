@@ -37,8 +37,8 @@ _WRONG_WIDTH = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 
 
 class _BlockSize:
-    """Number of bytes that pyarrow parses at a time. It must be larger than any row, and grows if a longer row is
-    found."""
+    """Number of bytes that pyarrow parses at a time. pyarrow rejects a row that is longer, so `grow` increases the
+    number after such an error."""
 
     def __init__(self, block: int) -> None:
         self.block = block

@@ -69,9 +69,13 @@ def gpu(
     has_tf32: bool | None = None,
     reached: float = 0.8,
 ) -> Hardware:
-    """Return the Hardware of a GPU from figures in the units of data sheets. `tflops_16`: for fp16. `has_bf16`: bf16 is
-    as fast as fp16; if False, there is no bf16. `has_tf32`: TF32 is half as fast as fp16; if False, there is no TF32;
-    None: the value of `has_bf16`, as in NVIDIA's GPUs. `source`: the data sheet. `reached`: as in `Hardware`."""
+    """Return the Hardware of a GPU from figures in the units of data sheets.
+
+    tflops_16  peak of fp16, and of bf16 if `has_bf16`
+    has_tf32   True: TF32 has half the peak of fp16; False: there is no TF32; None: the value of `has_bf16`
+    source     the data sheet
+    reached    fraction of the peak that large matrix products reach
+    """
     tflops: dict[Precision, float] = {"fp64": tflops_64, "fp32": tflops_32, "bf16": tflops_16, "fp16": tflops_16}
     if has_bf16 if has_tf32 is None else has_tf32:
         tflops["tf32"] = tflops_16 / 2

@@ -70,7 +70,7 @@ class SampleGroups:
     object per copy of a model. The engine writes to it, and the modules read it.
 
     microbatch_size   number of rows of a full microbatch on one rank; None in one process without a plan
-    process_groups    number of ranks n -> process group of the n neighbouring ranks that include this rank
+    process_groups    {n: process group of n consecutive ranks, one of which is this rank}
     ranks             the data-parallel ranks, in the order of their rows in an evaluation batch; None without a plan
     """
 

@@ -1,8 +1,10 @@
-"""Expert parallelism, the `expert` axis: its ranks have different rows, and each has some experts of every layer `moe`.
+"""Expert parallelism: ranks on the axis `expert` have different rows, and each has some experts of every layer `moe`
+(also of such layers in a library's model).
 
-Such a layer (or one in a library's model) sends each row to the ranks with its experts, and receives the results. So an
-expert's gradient is already the sum over the axis, and is divided by its size; it is averaged over ranks with a copy of
-the expert. Other parameters are whole on every rank, or sharded over `shard` and `expert` together."""
+Each row is sent to the ranks with its experts, and the results are sent back. So the gradient of an expert is already
+the sum over the axis, and is only divided by the size of the axis. If several ranks have a copy of the expert, its
+gradient is averaged over them. Other parameters are whole on every rank, or sharded over `shard` and `expert`
+together."""
 
 from __future__ import annotations
 

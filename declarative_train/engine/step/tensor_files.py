@@ -169,7 +169,7 @@ def join_rows(source: Tensors, parts: Iterable[PartPlan], first: int | None, las
 
 
 def _row_dimension(part: PartPlan) -> int:
-    """Return which dimension of the tensor in the file becomes the rows of the parameter. `part`: how the tensor is
+    """Return which dimension of a tensor in a weights file becomes the rows of the parameter. `part`: how the tensor is
     reshaped and transposed."""
     return part.ones + (1 if part.transpose else 0)
 

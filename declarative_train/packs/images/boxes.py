@@ -1,5 +1,5 @@
-"""Field of bounding boxes: a column with a list of boxes in each row becomes float32 (length, 4), a mask, and class
-numbers."""
+"""Field of bounding boxes. Its column has a list of boxes in each row. Its outputs are the boxes, float32 (length, 4),
+a mask, and class numbers. The key `length` is the maximum number of boxes."""
 
 from __future__ import annotations
 

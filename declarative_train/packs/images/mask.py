@@ -105,8 +105,8 @@ class MaskField(PictureField):
         return Image.fromarray(value.astype("uint8"))
 
     def _classes(self, pixels: np.ndarray, column: Column, row: int) -> np.ndarray:
-        """Return the class of each pixel as uint8 (H, W), shifted: (class - `_outside`) modulo 256. Transforms fill
-        areas outside the image with 0, which then means the class `_outside`. `pixels`: values in the file. Raises
+        """Return the class of each pixel as uint8 (H, W), shifted: (class - `_outside`) modulo 256. So 0 means the
+        class `_outside`; transforms fill areas outside the image with 0. `pixels`: values in the file. Raises
         BadValueError for a value without a class."""
         import numpy as np
 

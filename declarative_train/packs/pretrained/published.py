@@ -80,13 +80,13 @@ class TensorNames(NamedTuple):
 
 
 class NameMap(NamedTuple):
-    """Tensors in the files of one published model from which the parameters of a block get their values.
+    """Names of the tensors in a published model's files from which a block's parameters get their values.
 
-    entries  dict from parameter to tensor names; `*`: number of a repeated block
-    prefix   beginning of the names in files of a model with a head
+    entries  {parameter of the block: tensors that form it}; `*` in a name: number of a repeated block
+    prefix   beginning of all names in the files of a model with a head (output layer)
     ignored  names of tensors that are not loaded
-    drawn    parameters of the head, which are random if a file lacks them
-    respelt  dict from the end of a name in old files to the current one"""
+    drawn    parameters of the head that get random values if a file lacks them
+    respelt  {end of a name in old files: its present spelling}"""
 
     entries: dict[str, tuple[PartPlan, ...]]
     prefix: str

@@ -41,9 +41,9 @@ class PublishedNames:
         return (), ""
 
     def slices(self, folder: PeftFolder, path: str, rows: int) -> list[Slice]:
-        """Return the linear maps in the published model that form dtrain's map at `path`, such as q, k and v for `qkv`,
-        each with its range of rows (outputs). If the folder has an adapter for `path` itself, return only `path`, with
-        all rows. `rows`: how many rows dtrain's map has."""
+        """Return the linear maps of a published model that together form dtrain's linear map at `path` (q, k and v form
+        `qkv`), each with its range of rows (outputs). If `folder` has an adapter for `path` itself, return only `path`,
+        with all rows. `rows`: number of rows of dtrain's map."""
         own = [Slice(path, 0, rows)]
         if folder.find_adapted(own):
             return own

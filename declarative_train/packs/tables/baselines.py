@@ -41,10 +41,10 @@ class _Rows(NamedTuple):
 
 
 def compare(plan: Plan, training: Batches, evaluated: Batches) -> Comparison | None:
-    """Fit simple models to the batches `training`, and return their metric on the batches `evaluated`. They need inputs
-    that are numbers, categories or dates, and a target that is one number or class per row. Rows that the mask of the
-    loss leaves out do not count. Return None for other inputs and targets, for counts, windows and weights of rows, and
-    if the table is empty or too large."""
+    """Fit simple models to the batches `training`, and return their metric on the batches `evaluated`. Rows that the
+    mask of the loss leaves out do not count. Return None if an input is not a number, category or date, or if the
+    target is not one number or class per row. Also return None for counts, windows and weights of rows, and if the
+    table is empty or too large."""
     found = meanings(plan)
     if not found or not _is_table(plan, found[0]):
         return None
@@ -123,7 +123,8 @@ def _choose_metric(plan: Plan, one: Meaning) -> str:
 
 
 def _is_alike(metric: MetricPlan, one: Meaning) -> bool:
-    """Return whether a metric has the target and the mask of the output `one`, and joins classes as `_score` does."""
+    """Return whether `_score` computes the same as `metric`. The metric must compare the output of `one` with its
+    target under its mask, and give all classes equal weight. An F1 score of the positives only does not count."""
     if metric.component["type"] == "f1" and one.kind == "yes_no":  # of the positives only
         return False
     is_macro = metric.component.get("average", "macro") == "macro"

@@ -1,8 +1,8 @@
-"""Checks of the padding of token fields: layers that read it as text, and masks that are true for padding alone.
+"""Checks of the padding of token fields: layers that read it as text, and masks that are true only at padding.
 
-A value is followed through the model's graph, without computing shapes, as long as it has one number or vector for each
-token, computed from it and perhaps earlier ones. A node that also reads anything else, such as a mask, is not followed.
-"""
+To find such layers, values are followed from a token field through the model's graph, without computing shapes. A value
+is followed if it has one number or vector for each token, computed from this token and perhaps earlier ones. The search
+ends at a node that also reads anything else, such as a mask."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ def _find_reversed(scope: Scope, wire: Wire, texts: dict[str, CheckedText]) -> s
     return found.field if numbers in (of_mask, of_ids) else None
 
 
-class _Way(NamedTuple):
-    """Value in the model's graph that has one vector for each token of the field `field`. `is_recurrent`: each vector
-    also depends on earlier tokens."""
+class _TokenValue(NamedTuple):
+    """Facts about a value in the model's graph that has one vector for each token. `field`: the token field.
+    `is_recurrent`: each vector also depends on earlier tokens."""
 
     field: str
     is_recurrent: bool = False
@@ -110,8 +110,8 @@ class _Way(NamedTuple):
 def check_positions(scope: Scope, texts: dict[str, CheckedText]) -> Iterator[Diagnostic]:
     """Warn about each expression or layer that reduces all positions of padded texts to one value, such as a mean, and
     so includes the padding."""
-    ways: dict[Wire, _Way] = {
-        name: _Way(name) for name in scope.inputs if name in texts and texts[name].padded > COUNTED
+    ways: dict[Wire, _TokenValue] = {
+        name: _TokenValue(name) for name in scope.inputs if name in texts and texts[name].padded > COUNTED
     }
     for node in scope.nodes:
         if not node.inputs or any(wire not in ways for wire in node.inputs.values()):
@@ -128,7 +128,9 @@ def check_positions(scope: Scope, texts: dict[str, CheckedText]) -> Iterator[Dia
             yield from _follow_layer(node, scope, way, ways)
 
 
-def _follow_layer(node: LayerNode, scope: Scope, way: _Way, ways: dict[Wire, _Way]) -> Iterator[Diagnostic]:
+def _follow_layer(
+    node: LayerNode, scope: Scope, way: _TokenValue, ways: dict[Wire, _TokenValue]
+) -> Iterator[Diagnostic]:
     kind = node.layer.type
     if kind in _WORDWISE or isinstance(node.layer, Activation):
         ways[f"{node.name}:output"] = way
@@ -137,7 +139,7 @@ def _follow_layer(node: LayerNode, scope: Scope, way: _Way, ways: dict[Wire, _Wa
     elif kind in _RECURRENT and getattr(node.layer, "bidirectional", False):
         yield padding_is_counted(node.span, node.path, way.field, "its backward half")
     elif kind in _RECURRENT or kind == "self_attention":
-        ways[f"{node.name}:output"] = _Way(way.field, is_recurrent=True)
+        ways[f"{node.name}:output"] = _TokenValue(way.field, is_recurrent=True)
         read = {wire for other in scope.nodes for wire in other.inputs.values()} | set(scope.outputs.values())
         if f"{node.name}:hidden" in read:
             yield padding_is_counted(node.span, node.path, way.field, "its last state")

@@ -1,5 +1,5 @@
-"""Token fields that are checked when a recipe is compiled, with their training texts. Also values of the model's graph
-that are slices of token fields."""
+"""Token fields and their training texts, for checks when a recipe is compiled. Functions here also find values in the
+model's graph that are slices of a token field."""
 
 from __future__ import annotations
 

@@ -89,9 +89,9 @@ class SampleWriter:
         )
 
     def _decode_continuation(self, given: tuple[int, ...], whole: list[int]) -> str:
-        """Return the text of the continuation of a prompt. `given`: tokens of the prompt. `whole`: tokens of prompt and
-        continuation. They are decoded together, because a token may be only a part of a character or begin with a
-        blank."""
+        """Return the text that the model added to a prompt. `given`: tokens of the prompt. `whole`: tokens of prompt
+        and continuation. The tokens of the continuation are not decoded alone, because the first one may be the rest of
+        a character."""
         decode = self._words.tokenizer.decode
         before, both = decode(given), decode(whole)
         return both[len(before) :] if both.startswith(before) else decode(whole[len(given) :])

@@ -119,12 +119,12 @@ def _stages_per_rank(schedule: Schedule) -> int:
 
 
 def _microbatches(recipe: Recipe, num_ranks: int, size: int, fillings: Sequence[int]) -> list[int]:
-    """Return the numbers of microbatches to try for a pipeline of `num_ranks` ranks; only one if the recipe sets
-    `microbatch_size`. `size`: data-parallel copies of the pipeline. `fillings`: microbatches per rank to try.
+    """Return the numbers of microbatches to try for a pipeline of `num_ranks` ranks. `size`: number of copies of the
+    pipeline, which divide the batch. `fillings`: wanted numbers of microbatches per rank.
 
-    For each filling f, this is the smallest divisor n of the batch with f <= n / num_ranks < 2 f. If there is none, it
-    is the largest divisor up to `num_ranks`.
-    """
+    For each filling f, this is the smallest possible number n with f <= n / num_ranks < 2 f. If no filling has one, it
+    is the largest possible number up to `num_ranks`. If the recipe sets `microbatch_size`, only one number is
+    possible."""
     training = recipe.training
     known = (size, training.microbatch_size or 1, training.gradient_accumulation_steps or 1)
     share, rest = divmod(training.global_batch_size, prod(known))

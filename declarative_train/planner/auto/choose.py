@@ -149,12 +149,12 @@ def _find_doubtful(
 ) -> LayoutVerdict | None:
     """Return the verdict on the candidate to trace next, or None if a mode can be chosen without another trace:
 
-    - if no candidate is promising, the smallest one that is not traced
-    - otherwise the one that `fastest` chooses, if it does not fit by its estimate
-    - otherwise the one with the shortest time, if it is untraced, and a simpler mode would be chosen should it not fit
+    - if no candidate is promising, the smallest untraced one
+    - otherwise the choice of `fastest`, if it does not fit by its estimate
+    - otherwise the one with the shortest time, if it is untraced and `fastest` would choose a simpler one without it
 
-    `promising`: candidates that may fit. `possible`: all without an error. `known`: {traced candidate: its memory in
-    bytes}."""
+    `promising`: candidates that may fit, the simplest first. `possible`: all candidates without an error. `known`:
+    {traced candidate: its memory in bytes}."""
     if not promising:
         left = [each for each in possible if each.candidate.words not in known and target.holds(each.least_bytes)]
         return _smallest(left) if left else None
@@ -262,8 +262,8 @@ def _reason(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict]) -> str:
 
 
 def _compare_others(best: LayoutVerdict, others: Sequence[LayoutVerdict]) -> list[str]:
-    """Return a text, in a list, that compares the step time of the chosen candidate with that of the fastest candidate
-    in `others`. `others`: the fitting candidates of other families (`Candidate.family`)."""
+    """Return a list with one text, which compares the step time of the chosen candidate with that of the fastest in
+    `others`. `others`: the candidates of other families (`Candidate.family`) that fit in memory."""
     if not others:
         return ["nothing else fits"]
     if best.step_s is None:

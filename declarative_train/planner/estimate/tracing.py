@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TraceResult:
-    """Memory of a step according to a trace, with one row for each kind of device. If the trace failed, there are no
-    rows, and `why_not` is the reason."""
+    """Predicted memory of a training step, found by tracing it. `rows`: one MemoryPlan for each kind of device; () if
+    the trace failed. `why_not`: reason for which it failed."""
 
     rows: tuple[MemoryPlan, ...]
     why_not: str = ""

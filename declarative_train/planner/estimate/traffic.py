@@ -225,9 +225,9 @@ def expert_exchanges(part: DevicePart, model: ModelFacts, placement: Placement, 
 def _exchanges(
     what: str, elements: Sequence[int], group: DeviceGroup, model: ModelFacts, placement: Placement, machine: Machine
 ) -> list[Transfer]:
-    """Return [transfer], the sum of several all-to-all exchanges between the ranks of `group`. Return [] if the group
-    has one rank or if there are no exchanges. `what`: name of the transfer. `elements`: for each exchange, its number
-    of elements per sample, including those that a rank keeps."""
+    """Return a list with one Transfer, the sum of several all-to-all exchanges between the ranks of `group`; [] if the
+    group has one rank or there are no exchanges. `what`: name of the Transfer. `elements`: for each exchange, its
+    number of elements per sample, including those that stay on their rank."""
     if group.size < 2 or not elements:
         return []
     times = placement.rows * placement.num_microbatches

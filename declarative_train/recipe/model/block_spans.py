@@ -56,11 +56,11 @@ def params_read(node: Node) -> set[str]:
 
 
 def move_outside(written: Node, rendered: Node, spans: MappingABC[str, Span]) -> Node:
-    """Return a copy of `rendered`, a node of a shipped block, in which values from the recipe have their span in the
-    recipe. These are the values whose template reads exactly one block parameter, if `spans` has this parameter.
+    """Return `rendered`, a node inside a shipped block, with spans in the user's recipe. A value gets a span from
+    `spans` if its template reads exactly one block parameter. Other values keep their span.
 
-    `written`: the node before its templates were rendered. `spans`: {block parameter: span of its value in the recipe}.
-    """
+    `written`: the node before its templates were rendered. `spans`: {block parameter: span of its value in the
+    recipe}."""
     if written is rendered or not spans:
         return rendered
     if isinstance(written, Scalar):

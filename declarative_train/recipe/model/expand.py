@@ -319,10 +319,9 @@ class _Expander:
         return LayerNode(*common, layer, spans, params)
 
     def _name_param(self, written: Mapping, field: str, span: Span) -> str | None:
-        """Return the parameter of a shipped block that sets the key `field` of a node in the block; None if it is not
-        known. `written`: keys of the node before rendering. `span`: where the recipe has the value of the key. If
-        several parameters have their values from there (a published model), it is the one that the template of `field`
-        reads."""
+        """Return the block parameter that sets the key `field` of a node in a shipped block; None if unknown.
+        `written`: keys of the node before rendering. `span`: place of the key's value in the recipe. If several
+        parameters have this span (those of a published model), return the one that the template of `field` reads."""
         names = self._given.get(span, ())
         if len(names) > 1:
             entry = written.entry(field)

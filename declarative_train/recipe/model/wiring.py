@@ -238,9 +238,9 @@ class Wiring:
         return self._check_open(self.drafts[reader], key, edge)
 
     def _check_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
-        """Check the input `key` of the node `reader`, which reads `edge`: an input of the block that is not connected
-        where the block is used. Return False and report an error, unless `key` is optional, or the node is switched off
-        or has errors."""
+        """Return whether the node `reader` may read `edge`, an input of the block that is not connected where the block
+        is used. It may if the key `key` is optional, or if the node is switched off or has errors. Otherwise report an
+        error."""
         port = next((port for port in reader.ports if port.name == key), None)
         if reader.is_off or isinstance(reader, BrokenDraft) or (port is not None and port.optional):
             return True

@@ -58,7 +58,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """Plan in a job file: its name, the path of its JSON file, and the folder of its run."""
+    """Facts about a plan for the template of a job file: its name, the path of its JSON file, and the folder of its
+    run."""
 
     name: str
     plan: str

@@ -201,9 +201,8 @@ class _Comparer:
     def _statistic(self, name: str) -> list[tuple[float, int]]:
         """Return (relative difference, rank) for each rank that has the running statistic `name`.
 
-        Possible rounding errors are first subtracted from a difference. It is then divided by the largest change of
-        this statistic in the step, but at least by `Bounds.floor` times the largest change of any statistic.
-        """
+        From each difference, possible rounding errors are subtracted. The rest is divided by the largest change of this
+        statistic in the step, or by `Bounds.floor` times the largest change of any statistic, if that is larger."""
         records = self._index.statistics
         furthest = max(record.moved for record in records.values())
         size = max(records[name].moved, self._bounds.floor * furthest)

@@ -88,8 +88,8 @@ class StepFiles:
 
 def parts_of(tensor: torch.Tensor, cut: RankCut | None) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
     """Yield each block of the whole tensor that this rank has, as (values, index of the block's first element in the
-    whole tensor). `tensor`: the parameter or gradient on this rank. `cut`: how the ranks divide it; None: it is not
-    divided, or only sharded by rows."""
+    whole tensor). `tensor`: the parameter or gradient on this rank. `cut`: its division by the axis `tensor` or
+    `expert`; None if it is whole, or only sharded by rows."""
     if cut is not None:
         yield from blocks_of(tensor, cut)
         return

@@ -171,8 +171,8 @@ class SelfAttentionModule(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries (B, H, T, K), keys (B, G, T, K) and values (B, G, T, K), computed from x (B, T, D).
 
-        `positions`  (B, T) for the rotary angles; None: `start`, `start` + 1, ...
-        `length`     number above all positions, for the table of angles; None: it is found here
+        `positions`  (B, T), position of each token, for its rotary angle; None: `start`, `start` + 1, ...
+        `length`     length of the table of rotary angles, larger than all positions; None: chosen here
         """
         heads = self.heads
         if heads.fused:

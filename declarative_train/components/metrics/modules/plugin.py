@@ -13,8 +13,8 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class PluginValues:
-    """Function (input, target, mask, row_weight) -> (values, weights) for `MeanOfItems`. The values (B, *S) are those
-    that the user's method `forward` returns."""
+    """Function that computes a plugin's metric: (input, target, mask, row_weight) -> (values, weights), for
+    `MeanOfItems`. The values (B, *S) are those that the user's method `forward` returns."""
 
     def __init__(self, forward: Forward) -> None:
         self._forward = forward

@@ -141,9 +141,9 @@ def _files(paths: list[str]) -> list[tuple[Table, str, SetRows]]:
 
 
 def _read_texts(recipe: Recipe) -> list[tuple[Table, str, SetRows]] | None:
-    """Return (table, column, rows) for each column of texts from which a tokenizer is trained. These are the training
-    rows of columns that fields turn into tokens or, if the source is a stream of tokens, all files. If there are no
-    texts, print an error and return None."""
+    """Return (table, column, rows) for each column of texts from which a tokenizer is trained. These are the columns of
+    token fields, with the training rows. For a source that is a stream of tokens, it is one column with the
+    texts of all its files. If there are no texts, print an error and return None."""
     from declarative_train.data.rows import RowRange
     from declarative_train.data.split_rows import TRAINING, split_rows
     from declarative_train.packs.text.text_files import TextDataset

@@ -236,8 +236,8 @@ def build_part(layer: PartInterface, path: str) -> nn.Module:
 
 
 def _make_frame(body: nn.Module, paths: list[str], own: str, part: LibraryPart) -> nn.Module:
-    """Return a frame: a copy of the model `body` that computes only `part`. `own`: path of this part. The modules at
-    all other `paths` return their input."""
+    """Return a copy of the model `body` in which `part` computes the module at the path `own`. The modules at all other
+    `paths` only return their input."""
     memo: dict[int, Any] = {}
     for path in dict.fromkeys((*paths, own)):
         old = body.get_submodule(path)
