@@ -127,8 +127,8 @@ class _Renaming(NamedTuple):
     """Result of `rename` for one tensor. `new`: its new name; None if the tensor is dropped. `keys`: the keys of
     `rename` that match its old name.
 
-    `words`: a pair (key, index) for each key that joins it with other tensors, such as `{query,key,value}`. The index
-    is 1 if the old name has the word `key`. Joined tensors are sorted by these pairs.
+    `words`: a pair (key, index) for each key such as `{query,key,value}`, which joins it with other tensors. The index
+    is that of the word in the old name: 1 for `key`. Joined tensors are sorted by these pairs.
     """
 
     new: str | None

@@ -406,9 +406,9 @@ def _read_config(side_files: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _role(role: str, config: Mapping[str, Any], numbers: Mapping[str, int], file: Mapping[str, Any]) -> int | None:
-    """Return the number of the token with a role such as `eos`; None if there is none. If `config` names no token for
-    the role, it is the padding token of tokenizer.json (`file`), for the role `pad`, or a special token with a usual
-    name. `numbers`: {text of a token: its number}."""
+    """Return the number of the token with a role such as `eos`; None if there is none. It is the token that `config`
+    names for the role or, for the role `pad`, the padding token of tokenizer.json (`file`). If they name none, it is a
+    special token with a usual name. `numbers`: {text of a token: its number}."""
     named = config.get(f"{role}_token")
     if isinstance(named, dict):
         named = named.get("content")
