@@ -93,8 +93,9 @@ def arrange_rows(
 def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Table:
     """Open a source and return its table. Raises SourceError.
 
-    `skips`: leave out rows that cannot be parsed. With it, a text column that a field of type `tensor` reads is
-    converted to numbers, if few of its values are not numbers."""
+    `skips`: leave out rows that cannot be parsed. Then a text column that a field of type `tensor` reads is converted
+    to numbers, if nearly all of its values are numbers.
+    """
     with skip_bad_rows(skips):
         table = dataset.open()
     if skips:

@@ -98,7 +98,8 @@ class DivisionInput:
 
 def derive_cuts(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -> Cuts:
     """Return how the ranks divide the layers and parameters of a model. `heads`: {output of the graph: how the linear
-    layer that computes it may be divided}; other linear layers at the end of the graph stay whole."""
+    layer that computes it may be divided}. Linear layers at the end of the graph whose outputs are not in `heads` stay
+    whole."""
     found = _derive(graph, given, heads)
     apart = {
         name: f"it is tied to {other}, which is divided in another way"

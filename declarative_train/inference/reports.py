@@ -386,9 +386,9 @@ def _average_precision(scores: np.ndarray, answers: np.ndarray) -> float:
 
 
 def _area(scores: np.ndarray, answers: np.ndarray) -> float:
-    """Return the area under the ROC curve: the probability that a positive item has a higher score than a negative one.
-    Ties count half (Mann and Whitney, 1947). `answers`: whether each item is positive. The result is nan if all items
-    are positive, or none."""
+    """Return the area under the ROC curve: the probability that a positive item has a higher score than a negative one,
+    where ties count half (Mann and Whitney, 1947). `answers`: whether each item is positive. The result is nan if all
+    items are positive, or none."""
     num_yes, num_no = int(answers.sum()), int((~answers).sum())
     if not num_yes or not num_no:
         return float("nan")

@@ -55,8 +55,7 @@ def count_reordered(graph: Graph) -> ReorderedElements:
 
 
 def count_reordered_by_node(graph: Graph) -> dict[str, ReorderedElements]:
-    """Return {name of a node: ReorderedElements}: how many elements per sample the node copies into another memory
-    format. There is one number for a model in the default format, and one for channels last."""
+    """Return {name of a node in `graph`: how many elements per sample it copies into another memory format}."""
     specs, found = graph.specs(), {}
     for node in graph.nodes:
         called = graph.node(str(node.target)) if node.kind == "reuse" else node

@@ -171,7 +171,8 @@ class Checkpoints:
             wait([self._under_way], limit_s("DTRAIN_SAVE_S"))
 
     def _take_snapshot(self, state: RunState, *, is_best: bool, keep: int) -> Snapshot | None:
-        """Return the data that this rank writes; None if it writes nothing. The arguments are those of `save`."""
+        """Return the data that this rank writes to a checkpoint, or None if it writes nothing. The arguments are those
+        of `save`."""
         self._engine.synchronize_buffers()
         if self._engine.loss_scale is not None:
             state.loss_scale = self._engine.loss_scale.state()

@@ -48,8 +48,8 @@ def to_lists(node: Node) -> object:
 
 
 class TemplateNames(dict[str, object]):
-    """Variables that one template can read, copied with lists in place of tuples. Only the mappings `vars` and `env`
-    are not copied: they render an entry when the template reads it, or record that it was read."""
+    """Variables that one template can read. Lists take the place of tuples. The mappings `vars` and `env` are not
+    copied, because they render an entry, or record it, when the template reads it."""
 
     def __init__(self, names: MappingABC[str, object]) -> None:
         super().__init__({name: _with_lists(value) for name, value in names.items()})

@@ -1,8 +1,8 @@
 """Table of the functions and operators that an expression may use: their arguments, torch functions and dtypes.
 
-Arguments have torch's names. Dimension 0 is the batch: a shape begins with `B`, an order of dimensions with 0, and no
-other argument may name it. All functions are pure except those marked `random`. A layer with the name of a function
-computes the same, with the same defaults (`default`).
+Arguments have torch's names. Dimension 0 is the batch: a shape must begin with `B` and an order of dimensions with 0,
+and no other argument may be dimension 0. All functions are pure except those marked `random`. A layer with the name of
+a function computes the same, with the same defaults (`default`).
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ def pack_together(sizes: Sequence[np.ndarray], lengths: Sequence[int], most: int
     """Pack the texts of several fields so that a sample has the same texts, in the same order, in every field. Return
     the packing of each field.
 
-    `sizes`    for each field, the number of tokens of each text, at most that of a sample
-    `lengths`  for each field, the number of tokens of a sample; a text must fit in every field
+    `sizes`    for each field, the number of tokens of each text
+    `lengths`  for each field, the number of tokens of a sample, which no text may exceed
     `most`     largest number of texts in a sample; None: any
     """
     import numpy as np

@@ -96,8 +96,8 @@ def _places(node: YamlNode, path: Path) -> Iterator[tuple[Path, Span]]:
 
 def _values(recipe: Recipe, path: Path, file: str) -> str:
     """Return Markdown with the resolved value at `path`, or with all values below it. Each value has the place where it
-    is set, or `default`. Return "" if there are no values, or if `path` has several values and is in the section
-    `model`. `file`: the open file; a place in it is shown as a line number only."""
+    is set, or `default`. Return "" if there are no values; also for several values in the section `model`. `file`: the
+    open file; a place in it is shown as a line number only."""
     leaves = list(recipe.leaves())
     exact = next((leaf for leaf in leaves if path[: len(leaf.path)] == leaf.path), None)
     if exact is not None:

@@ -67,7 +67,8 @@ class JobPlan:
 
 
 def write_job(to: str, plans: Sequence[Plan], needs: Needs, settings: Settings, folder: Path) -> Path:
-    """Write the plans and the job file for an engine into a folder. Return the path of the job file."""
+    """Write into a folder the plans, and the job file for the scheduler `to`, such as `slurm`. Return the path of the
+    job file."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     engine, folder = ENGINES[to], folder.absolute()

@@ -109,7 +109,8 @@ class BinaryHits:
 
 
 class CrossEntropies:
-    """Function that returns the values for `MeanOfItems`: the cross entropy of each item."""
+    """Function (input, target, mask, row_weight) -> (cross entropy of each item, weights), which the metric
+    `MeanOfItems` calls."""
 
     def __init__(self, items: ClassItems) -> None:
         self._items = items
