@@ -170,7 +170,7 @@ def find_missing_classes(data: DataSpec, targets: Collection[str], span: Place) 
     """Yield a diagnostic for each set that lacks a class of a target, if another set has rows of this class.
 
     A target is checked only if all sets are in memory. Targets with several values per row and more than `MOST_CLASSES`
-    classes are not checked: tokens of texts are such targets, and every set lacks many tokens.
+    classes, such as tokens of texts, are not checked, because every set lacks some of their classes.
     """
     for field in data.fields:
         if field.name not in targets:

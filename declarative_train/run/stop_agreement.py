@@ -32,8 +32,8 @@ class StopAgreement:
 
     def check(self, exchange: Exchange, *, is_due: bool) -> Reason | None:
         """Return the reason to stop after this step, or None. All ranks must call this after each step, and all get the
-        same result. If there are several ranks, they exchange their reasons only after some steps, and after each step
-        with `is_due`.
+        same result. Several ranks exchange their reasons only if `is_due`, or if enough steps have passed since the
+        last exchange.
 
         `exchange`: function that sums numbers over the ranks, together with the losses. `is_due`: the run logs after
         this step, so it sums the losses anyway.

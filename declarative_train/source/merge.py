@@ -60,10 +60,11 @@ class MergeRules(NamedTuple):
     exclusive                  sets of paths of keys that exclude each other; `*` matches any name. If a later file sets
                                one key, the others are removed from the earlier files
     default_type(path)         the `type` of a mapping without one (`tensor` for a field), or None
-    opened(path, word, over)   the mapping for which `word` (`fsdp`) stands, into which a later file's mapping `over` is
-                               merged; None if there is none
+    opened(path, word, over)   the mapping for which `word`, such as `fsdp`, stands, so that the mapping `over` of a
+                               later file can be merged into it; None if there is none
     foreign(root)              the only diagnostic of a file that is not a recipe, or None
-    depth                      largest number of keys of a path for which `normalise` is called"""
+    depth                      `normalise` is not called for paths of more keys
+    """
 
     normalise: Callable[[Path, Node], Node] = _keep
     exclusive: tuple[frozenset[Path], ...] = ()

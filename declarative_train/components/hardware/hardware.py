@@ -30,11 +30,12 @@ class Hardware:
     network_per_s  bytes per second from one device to those of other nodes, one way: the node's network divided by its
                    devices, as in the vendor's own servers
     device_names   torch's names of the device
-    reached        fraction of the peak that large matrix products reach in a long run. It is the best product measured
-                   in a short test by S. Bekman, ML engineering, "Maximum achievable matmul FLOPS"
-                   (github.com/stas00/ml-engineering, compute/accelerator, 2026-08). Hopper and Blackwell: 0.87 of that,
-                   because their power limits slow down a long run. The factor 0.87 follows from MaxText's published
-                   step of Llama 3 70B on 128 H100s (docs/planner-times.md). Devices that were not measured: 0.8
+    reached        fraction of the peak that large matrix products reach in a long run; 0.8 if it was not measured
+
+    Source of `reached`: the best product in short tests of S. Bekman, ML engineering, "Maximum achievable matmul FLOPS"
+    (github.com/stas00/ml-engineering, compute/accelerator, 2026-08). For Hopper and Blackwell it is multiplied by 0.87,
+    because their power limits slow down a long run. The factor follows from MaxText's published step of Llama 3 70B on
+    128 H100s (docs/planner-times.md).
     """
 
     name: str

@@ -47,7 +47,7 @@ class BuiltModel:
 
     @property
     def graph_module(self) -> fx.GraphModule:
-        """The model, if it is not divided into pipeline stages."""
+        """The model as one module. Only for a model that is not divided into pipeline stages."""
         assert isinstance(self.model, fx.GraphModule)
         return self.model
 

@@ -209,8 +209,8 @@ def tensor_map(
 def _find_grown(
     found: PublishedPlan, config: Mapping[str, object] | None, kind: str | None, family: Family
 ) -> dict[str, tuple[int, int]]:
-    """Return {parameter: (rows in the published files, rows in the model)} for the parameters with one row per token,
-    if the model has more tokens than the files; otherwise {}. `found`: the node that loads the files. `config`: the
+    """Return which parameters have more rows in the model than in the published files, because the model has more
+    tokens: {parameter: (rows in the files, rows in the model)}. `found`: the node that loads the files. `config`: the
     published config. `kind`: kind of model that it describes; None if unknown."""
     if config is None or kind is None or "vocabulary" not in found.params:
         return {}

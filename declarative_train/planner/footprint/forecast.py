@@ -278,8 +278,8 @@ def _device(layout: LayoutPlan) -> Literal["cuda", "cpu", "mps"]:
 
 
 def _are_chunks_alike(layout: LayoutPlan) -> bool:
-    """Return whether all chunks (accumulation steps) of a training step do the same work. False if only the last chunk
-    of a step sums gradients over ranks."""
+    """Return whether all chunks (accumulation steps) of a training step do the same work. They do not if only the last
+    chunk sums gradients over ranks."""
     if layout.sharding is not None:
         return not layout.sharding.keeps_gradients and not layout.has("replicate")
     return layout.is_one_process and not layout.scatters

@@ -49,8 +49,8 @@ def find_sections_with(word: str) -> list[str]:
 
 
 def find_key_path(name: str) -> str | None:
-    """Return the dotted path of the key `name`, which may also be the name of a key in another framework. If several
-    sections have the key, return the shortest path; if none has it, None."""
+    """Return the dotted path of the key `name`, or of dtrain's key for it if `name` is from another framework. If
+    several sections have the key, return the shortest path; if none has it, None."""
     for word in (*ALIASES.get(name, ()), name):
         if places := find_sections_with(word):
             return ".".join(part for part in (places[0], word) if part)

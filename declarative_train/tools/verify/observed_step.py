@@ -68,8 +68,9 @@ class RankReport:
 
 
 def record_step(folder: Path, step: int, job: RankJob, context: FailureContext, asked: Callable[[], bool]) -> int:
-    """Run step number `step` in one process, and write its outputs, gradients and parameters to files in `folder`, for
-    `compare_step`. Return the exit code. The other arguments are those of `run_rank` in `run/rank.py`."""
+    """Run step number `step` in one process, write its outputs, gradients and parameters to files in `folder`, for
+    `compare_step`, and return the exit code 0. `job`: the plan to run and its settings. `context`: facts for the report
+    of a failure. `asked` is not used; it is an argument of every function `RankJob.work`."""
     with torch_settings(job.plan, device := _device(job, context)):
         _run(job, context, step, lambda engine, batches: Recorder(folder, engine, batches), device)
     return 0

@@ -151,8 +151,8 @@ def _check_teacher(node: BlockNode, student: _Side, teacher: _Side) -> Iterator[
 
 def _follow(scope: Scope, reader: BlockNode, port: str, parameters: Sequence[ParameterPlan]) -> _Side:
     """Return from what the input `port` of the node `reader` is computed: the fields, the nodes with parameters, and
-    those of these nodes that are trained through this input. A node is trained if it has a parameter that is not
-    frozen, and no `detach` is between the node and the input."""
+    those of these nodes that are trained through this input. Only nodes with a parameter that is not frozen, and
+    without a `detach` between them and the input, are trained through it."""
     wire, frame = reader.inputs[port], Frame(scope)
     found = list(walk(frame, [wire]))
     fields = frozenset(each.wire.partition(".")[0] for each in found if each.node is None)
