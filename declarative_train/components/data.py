@@ -92,7 +92,7 @@ class Table(ABC):
         yield from ()
 
     def take_lists(self, names: "Sequence[str]") -> None:  # noqa: B027  most sources have no such lists
-        """Make `read` return the columns `names` with the dtype LISTS, for lists of different lengths."""
+        """Make `read` return the columns `names` as arrays of lists (dtype LISTS), whose lengths may differ."""
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
         """Return the uncompressed size of the columns in the files, in bytes, or None if it is unknown."""

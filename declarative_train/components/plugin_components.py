@@ -58,8 +58,9 @@ class PluginComponent(Component):
 
     @classmethod
     def declare(cls, key: str, value: object) -> None:
-        """Set a class attribute of the component from the user's class. `key`: name of the attribute in the user's
-        class (one of `Kind.declares`). `value`: its value. Raises ValueError with the problem and a hint."""
+        """Set the class attribute of the component that corresponds to an attribute of the user's class. `key`: name of
+        the user's attribute (one of `Kind.declares`). `value`: its value. Raises ValueError with the problem and a
+        hint."""
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
         return super().as_data(defaults=defaults) | {PLUGIN: self.plugin_path}

@@ -106,8 +106,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return Template.from_code(self, self.compile(tree), self.globals)
 
     def check_value(self, value: Any) -> Any:
-        """Return the value unchanged. Raises TooCostly if all its items and characters together, at any depth, are too
-        many, or if it contains an integer with too many bits."""
+        """Return the value unchanged. Raises TooCostly if it has too many items and characters, counted together at all
+        depths, or an integer with too many bits."""
         weight, waiting = 0, [value] if not isinstance(value, str) or len(value) > self.limits.weight else []
         while waiting:
             item = waiting.pop()

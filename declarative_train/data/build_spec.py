@@ -70,7 +70,8 @@ def describe(
 
     `floats`     dtype of floating-point fields without the key `dtype`
     `inherited`  fields of an earlier run whose statistics and class numbers are used
-    `read`       names that model and objective read; only these additional outputs (`NAME.mask`) are made; None: all
+    `read`       names that model and objective read. Of the additional outputs of fields (`NAME.mask`), only these are
+                 made; None: all are made
     """
     draft = DataDraft(section, seed, span, floats, offline, inherited or {}, read)
     try:

@@ -1,7 +1,7 @@
 """Skipping of bad rows (`on_bad_row: skip`), by the files alone: ranks do not communicate.
 
-left out    before a run: rows that cannot be parsed, lack a needed value, or have a value that a field of a set in
-            memory cannot convert
+left out    before a run: rows that cannot be parsed or lack a needed value, and from sets in memory also rows with a
+            value that a field cannot convert
 replaced    during a run: bad samples of sets that are read then (images, tables larger than memory), by the next good
             sample. A training batch keeps its size; in an evaluation the replacement has weight 0
 """

@@ -137,8 +137,9 @@ def open_sources(draft: DataDraft) -> dict[str | None, Table]:
 def find_columns(
     draft: DataDraft, tables: Mapping[str | None, Table]
 ) -> dict[tuple[str | None, str], tuple[Column, ...]]:
-    """Return a dict from (source, field) to the columns that the field reads. The source is None for the main source,
-    else the name of the set that has this source. A field that does not fit its columns is reported and left out."""
+    """Return {(source, field): the columns that the field reads}. A field that lacks columns, or does not accept them,
+    is reported and left out. `tables`: the opened table of each source. A source is None for the main source, else the
+    name of the set that has this source."""
     found: dict[tuple[str | None, str], tuple[Column, ...]] = {}
     for source, table in tables.items():
         for name, field in draft.section.fields.items():

@@ -136,8 +136,8 @@ def measure_missing(
     table: Table, training: SetRows, readers: Sequence[FieldReader], inherited: Mapping[str, Inherited]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
     """Return the statistics of each field, and the error of each field that failed, by field name. A field in
-    `inherited` keeps its statistics of an earlier run. It is measured only if that run has none, or if its keys have
-    changed since."""
+    `inherited` keeps its statistics of an earlier run. It is measured only if it has none, or if its keys have changed
+    since that run."""
     taken = {name: each.statistics for name, each in inherited.items()}
     asked = [
         reader for reader in readers if reader.name not in taken or not inherited[reader.name].is_alike(reader.field)

@@ -89,9 +89,9 @@ def wire_name(graph: Graph, edge: Edge) -> str:
 
 
 def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
-    """Return a copy of the graph in which the nodes `units` (paths) are not inside blocks: each block that contains
-    one is replaced by the nodes in it. A library's model is replaced by its parts, if they are known. A block or model
-    that another node calls again (`reuse`) is not replaced."""
+    """Return a copy of the graph in which none of the nodes `units` (paths) is inside a block: a block that contains
+    one is replaced by its nodes. A library's model is replaced by its parts, if they are known. A block or model that
+    another node calls again (`reuse`) is not replaced."""
     nodes: list[Node] = []
     moved: dict[Edge, Edge] = {}
     reused = {node.target for node in graph.nodes if node.kind == "reuse"}

@@ -63,8 +63,8 @@ def run_ranks(num: int, device_kind: str, act: Act[T]) -> T:
 
 
 def _collect(pipes: list[Connection], num: int) -> Any:
-    """Wait for the results of all ranks, and return that of rank 0. `pipes`: the pipe of each rank. Raises the first
-    error that a rank sends, or RunFailure if a rank ends without a result."""
+    """Wait for the results of all ranks, and return that of rank 0. `pipes`: the pipe of each rank. `num`: number of
+    ranks, for messages. Raises the first error that a rank sends, or RunFailure if a rank ends without a result."""
     found: dict[int, Any] = {}
     left: dict[Any, int] = {pipe: rank for rank, pipe in enumerate(pipes)}
     while left:

@@ -1,8 +1,8 @@
 """Rows of csv and JSON lines files, read in pieces of a few MiB that end at line ends.
 
 A csv is read as text: the field that reads a value decides its type (`fields.py`). A csv with quotes may have a line
-end inside a row, and a compressed file cannot be read from the middle, so these are parsed when their pieces are
-listed."""
+end inside a row, and a compressed file cannot be read from the middle. Such files are parsed from the beginning to list
+their pieces."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _IN_WORDS = {"attention": "attention", "products": "products", "every_second_pro
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """Policy of activation checkpointing. `every`: 2 means that every second unit (block) is recomputed, and so on.
+    """Policy of activation checkpointing. `every`: 1 means that every unit (block) is recomputed, 2 every second one.
     `keep`: for the policy `selective`, the operations whose results are kept."""
 
     policy: Policy

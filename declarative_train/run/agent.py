@@ -295,8 +295,8 @@ class Link:
         threading.Thread(target=self._work, name="link", daemon=True).start()
 
     def exchange(self, status: NodeStatus) -> Order:
-        """Set the status that another thread sends next, and return the newest order that it has received. Raises
-        HeadLost if the store or, while ranks work, the coordinator no longer answers."""
+        """Set the status that the link's own thread sends next, and return the newest order that this thread has
+        received. Raises HeadLost if the store or, while ranks work, the coordinator no longer answers."""
         self._status = status
         now_s = time.monotonic()
         if self._error or now_s - self._answered_s > LOST_S:

@@ -153,7 +153,7 @@ class Pace:
     _looks: list[tuple[int, int]] = field(default_factory=list)  # `looks` and `busy` of earlier heartbeats
 
     def add(self, beat: Beat, now_s: float) -> None:
-        """Update speed and progress from `beat`, the rank's newest heartbeat, which may be that of the last call.
+        """Update speed and progress from `beat`, the rank's newest heartbeat. It may be the same as in the last call.
         `now_s`: current time of `time.monotonic`."""
         before = self.beat
         is_new = before is None or before.number != beat.number

@@ -257,7 +257,7 @@ def join_process_group(device: torch.device, store: Store) -> None:
 
 def is_sibling_gone(scratch: Path) -> bool:
     """Return whether another rank of this machine has failed or exited. If so, a SIGTERM to this rank comes from the
-    launcher, not from the user."""
+    launcher, not from the user. `scratch`: the folder of messages between the ranks of this machine."""
     return any(scratch.glob("rank_*.json")) or not all(map(is_alive, rank_pids(scratch).values()))
 
 

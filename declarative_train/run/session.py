@@ -121,8 +121,8 @@ class Session:
         return self.plan.layout.device in ("cpu", "mps")
 
     def adopt(self, run_dir: str) -> None:
-        """Make this session continue the run in the folder `run_dir`, unless it has begun a run. After a restart of
-        node 0's agent, the agents of other nodes report the folder of the run."""
+        """If this session has not begun a run, make it continue the run in the folder `run_dir`. The agents of other
+        nodes report this folder after a restart of node 0's agent."""
         if self.run_dir is None:
             self._resume, self._folder = "auto", Path(run_dir)
 

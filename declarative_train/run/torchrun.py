@@ -222,8 +222,8 @@ class _Broadcaster:
 
 
 def _receive(store: Store, rank: int, host: str) -> BroadcastJob:
-    """Wait for the job from rank 0 and return it. Until then, check the checkpoint files that rank 0 assigns to this
-    rank, and send back a description of their damage, or None."""
+    """Wait for the job from rank 0 and return it. Until it arrives, check the checkpoint files that rank 0 assigns to
+    this rank, and answer with a description of their damage, or with None."""
     for number in count():
         if take(store, f"message/{number}") == JOB:
             job: BroadcastJob = take_once(store, JOB, host)

@@ -39,7 +39,7 @@ class FailedVar(Exception):  # noqa: N818
 
 
 def to_lists(node: Node) -> object:
-    """Return a node as plain Python data, with lists for sequences, as templates expect."""
+    """Return a YAML node as plain Python data. Sequences become lists, because templates expect lists."""
     if isinstance(node, Scalar):
         return node.value
     if isinstance(node, Sequence):

@@ -121,8 +121,8 @@ def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
 
 
 def scale(args: argparse.Namespace) -> int:
-    """Print the predicted speed for each requested number of GPUs, and return the exit code. GPUs that do not fit into
-    one node are divided over several nodes."""
+    """Print the predicted speed for each number of GPUs in the option `--scale`, and return the exit code. GPUs that do
+    not fit into one node are divided over several nodes."""
     from declarative_train.planner.text.estimate import ScalingRow, describe_scale, scale_data
 
     if report_missing(args.recipe):

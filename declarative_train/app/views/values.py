@@ -100,8 +100,8 @@ def _where(plan: Plan, node: Node) -> str:
 
 
 def _divide_rows(trained: Trained, chosen: PreparedSet, width: int | None) -> list[str]:
-    """Return lines with a table of the first rows of the set `chosen`: for each row, the rank that would evaluate it,
-    the output of the model, and the prediction."""
+    """Return a title, and a table of the first rows of the set `chosen`: for each row, the rank that would evaluate it,
+    the output of the model, and the prediction. `width`: characters in a line; None: any number."""
     import torch
 
     plan = trained.plan

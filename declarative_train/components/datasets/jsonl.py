@@ -85,8 +85,8 @@ def _read_all(file: Any) -> bytes:
 
 
 def _find_blank_lines(content: Any) -> list[tuple[int, str]]:
-    """Return (line number from 0, "") for each blank line. The "" means that there is nothing to report about this
-    line. The empty text after the last line break is not a line."""
+    """Return (line number from 0, "") for each blank line: a pair like (line, reason) of a bad line, but without a
+    reason. The empty text after the last line break is not a line."""
     if _BLANK.search(content) is None:
         return []
     lines = bytes(content).split(b"\n")

@@ -281,8 +281,8 @@ def load_tensors(
 
 def find_cause(error: CheckpointException, alone: bool) -> BaseException:
     """Return the error that made a save or load fail on this rank. If it failed only on other ranks, return a
-    PeerFailure with the error of one of them. `error`: DCP's exception, which has the errors of all ranks. `alone`: no
-    other process took part."""
+    PeerFailure with the error of one of them. `error`: DCP's exception, which has the errors of all ranks. `alone`:
+    only this process took part; then DCP calls it rank 0."""
     rank = 0 if alone or not distributed.is_initialized() else distributed.get_rank()
     if rank in error.failures:
         return error.failures[rank][0]

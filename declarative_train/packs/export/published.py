@@ -253,8 +253,8 @@ def _check_state_dict(folder: Path, tensors: Mapping[str, MakeTensor]) -> None:
 
 
 def tokenizer_files(trained: Trained, begun: str | None, folder: Path) -> list[str]:
-    """Write the tokenizer's files to `folder`, and return their names. If the run has no tokenizer of its own, copy the
-    files from `begun`, the folder of the published model with which training began. Return [] if there is no tokenizer.
+    """Write the files of the run's tokenizer to `folder`, and return their names. If the run has none, copy the
+    tokenizer of the published model with which training began (folder `begun`). Return [] if there is no tokenizer.
     Raises ExportFailure."""
     if own := _own_tokenizer(trained, folder):
         return own

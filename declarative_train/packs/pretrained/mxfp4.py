@@ -63,8 +63,8 @@ def _find_packed(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, 
 
 
 def _decode(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Unpack numbers of four bits to bfloat16, (..., blocks * 32, rows). `blocks` (..., rows, blocks, 16): bytes with
-    two numbers each. `scales` (..., rows, blocks): the exponent of each block."""
+    """Unpack numbers of four bits, and return them as bfloat16 (..., blocks * 32, rows). `blocks` (..., rows, blocks,
+    16): bytes with two numbers each. `scales` (..., rows, blocks): the exponent of each block."""
     import torch
 
     values = torch.tensor((*_VALUES, *(-value for value in _VALUES)))

@@ -236,7 +236,7 @@ def _follows(at: Any) -> SizeSource:
 
 def find_published_folder(written: str, absolute: str) -> str:
     """Return the folder of a published model: the path `absolute` if it is a folder, otherwise the folder in
-    huggingface-hub's cache. `written`: the text in the recipe, which is then a hub id (`org/name`). Nothing is
+    huggingface-hub's cache for the hub id `written` (`org/name`). `written`: the text in the recipe. Nothing is
     downloaded. Raises PublishedError."""
     if "://" in absolute:
         raise PublishedError(f"`{written}` is not on this machine", "copy the folder, and give its path")

@@ -183,8 +183,8 @@ def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iter
 
 
 def fastest(fitting: Sequence[LayoutVerdict]) -> LayoutVerdict:
-    """Return the first candidate in `fitting` whose time is at most `EQUAL` times the shortest one. Such times count as
-    equal, and the first candidate is the simplest. If no time is known, return the first candidate."""
+    """Return the fastest candidate in `fitting`, which is sorted from simple to complex. Times up to `EQUAL` times the
+    shortest count as equal; then the simplest candidate is returned. If no time is known, return the first."""
     least = min((each.step_s for each in fitting if each.step_s is not None), default=None)
     if least is None:
         return fitting[0]

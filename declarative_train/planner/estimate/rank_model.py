@@ -44,8 +44,9 @@ class Sums:
 def divide_for_rank(
     layout: LayoutPlan, graph: Graph, parameters: tuple[ParameterPlan, ...], precision: str
 ) -> tuple[Graph, tuple[ParameterPlan, ...], dict[str, Sums]]:
-    """Return the graph and the parameters with their sizes on one rank, divided along the axes `tensor`, `context` and
-    `expert`. Also return {path of a layer: its communication}."""
+    """Return (graph, parameters, communication) of one rank: the shapes are divided along the axes `tensor`, `context`
+    and `expert`. `communication`: {path of a layer: what it sends}. `precision`: the plan's precision, which decides
+    the size of what is sent."""
     cuts, sums = layout.cuts, dict[str, Sums]()
     if cuts is not None:
         of_experts = cuts.of_experts

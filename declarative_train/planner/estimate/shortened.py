@@ -130,8 +130,8 @@ def _chains(graph: Graph, prefix: str) -> Iterator[tuple[str, ...]]:
 
 
 def _readers(graph: Graph) -> dict[str, list[str]]:
-    """Return {name of a node: names of the nodes that read it}. A list also has "" for each output of the graph that
-    the node gives, and for each `reuse` node that calls the node again."""
+    """Return {name of a node: names of the nodes that read it}. The name "" stands for any other use: an output of the
+    graph, or a `reuse` node that calls the node again."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
         for edge in node.inputs.values():

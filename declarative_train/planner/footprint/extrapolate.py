@@ -21,7 +21,8 @@ FEW = 3  # copies: the first, one in the middle, the last
 
 
 class UnevenError(Exception):
-    """Error: two traces of a step, with different numbers of blocks, differ by more than the additional blocks."""
+    """Error: the memory of a step cannot be extrapolated to more blocks, because two traces with different numbers of
+    blocks differ by more than the additional blocks."""
 
 
 Passes = tuple[tuple[str, ...], ...]

@@ -265,8 +265,8 @@ def _is_of(node: LayerNode, types: frozenset[str]) -> bool:
 
 
 def _is_of_one_position(term: Term) -> bool:
-    """Return whether position i of the result of an expression depends only on position i of its inputs, for every i.
-    This is not so for a slice that begins after position 0, because it shifts the positions."""
+    """Return whether, for every i, position i of the result of an expression depends only on position i of its inputs.
+    A slice that begins after position 0 shifts the positions, so the answer is False."""
     if not isinstance(term, Operation):
         return True
     if term.name == INDEX:

@@ -43,8 +43,8 @@ LOOKED_AT = 200_000  # rows; of a larger table, this number from all over it
 
 
 class UnusableError(Exception):
-    """Error: no recipe can be made for a file. The message is for the user. `is_word`: the cause is an option of the
-    command, not the data."""
+    """Error: no recipe can be made for a file. The message is for the user. `is_word`: True if the cause is an option
+    of the command, False if it is the data."""
 
     def __init__(self, message: str, help: str | None = None, *, is_word: bool = False) -> None:
         super().__init__(message)

@@ -47,11 +47,11 @@ def _in_float64(plan: Plan) -> Plan:
 
 
 def one_process(plan: Plan, *, in_microbatches: bool) -> Plan:
-    """Return the plan for the same step in one process: without mesh axes, compilation and activation checkpointing.
+    """Return a copy of the plan that computes the same step in one process: without mesh axes, compilation and
+    activation checkpointing.
 
-    One forward computes the whole batch. The batch is divided into microbatches only if `in_microbatches` is set, or if
-    the result of a node or loss depends on which rows share a microbatch.
-    """
+    One forward computes the whole batch. With `in_microbatches`, or if a node or loss computes over all samples of a
+    microbatch, the batch is divided into the microbatches of `plan`."""
     batch, layout = plan.batch, plan.layout
     size = batch.global_batch_size
     if in_microbatches or depends_on_microbatches(plan):

@@ -39,9 +39,8 @@ class RingAttention:
     seen: Tensor | None
 
     def attend(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, sinks_H: Tensor | None) -> Tensor:
-        """Return the attention output (B, H, T, K). A query that sees no key gives 0. `sinks_H`: the additional logit
-        of each head (`Heads.sinks`).
-        """
+        """Return the attention output (B, H, T, K). It is 0 for a query that may attend to no key. `sinks_H`: the
+        additional logit of each head (`Heads.sinks`)."""
         found: Tensor = _Ring.apply(q_BHTK, k_BGTK, v_BGTK, sinks_H, self)  # type: ignore[no-untyped-call]
         return found
 

@@ -48,8 +48,8 @@ class Contrast(nn.Module, LossModule):
         return (value + self._sum_losses(b, a, weight, weight, own)) / 2 if self.symmetric else value
 
     def take_rest(self) -> Tensor:
-        """Return this rank's part of the loss sum of the last group of an evaluation if this group is incomplete,
-        otherwise 0."""
+        """Return this rank's part of the loss sum of the last group of an evaluation, which is incomplete; 0 if there
+        is no incomplete group."""
         waiting, self._waiting = self._waiting, None
         if waiting is None or self.groups.ranks is None:
             return torch.zeros(())

@@ -179,11 +179,9 @@ def average_precision(yes: Tensor, no: Tensor) -> Tensor:
 
 
 class OfRanking(MetricModule):
-    """Accumulator of a metric that depends only on the order of scores. With several classes, the metric is computed
-    for each class: the items of the class are the positives, and all other items are the negatives. The averages
-    `macro` and `weighted` are over the classes or labels that have both positives and negatives. With `micro`, the
-    items of all classes or labels are compared together.
-    """
+    """Accumulator of scores for a metric that depends only on their order. For each class, its items are the positives,
+    and all other items are the negatives. The averages `macro` and `weighted` are over the classes or labels that have
+    both. With `micro`, the items of all classes or labels are compared together."""
 
     def __init__(
         self,

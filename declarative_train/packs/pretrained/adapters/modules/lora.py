@@ -111,9 +111,9 @@ class LoraLinear(nn.Linear):
         return found
 
     def start_from_weights(self, path: str, given: Container[str]) -> None:
-        """Set the magnitudes of DoRA to the lengths of the rows of the current weight. Sharded tensors are gathered for
-        this. Do nothing if the magnitudes already have values. `path`: path of the module. `given`: names of parameters
-        that have values."""
+        """Set the magnitudes of DoRA to the lengths of the rows of the current weight, unless they already have values.
+        Sharded tensors are gathered for this. `path`: path of the module. `given`: names of parameters that have
+        values."""
         if not self.has_magnitude or f"{path}.{MAGNITUDE}" in given:
             return
         lengths = self._lengths(
