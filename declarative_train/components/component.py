@@ -309,8 +309,8 @@ class MetricModule(ABC):
 
     @abstractmethod
     def compute(self, ranks: Collective) -> "torch.Tensor":
-        """Return the exact value over the batches of all ranks: a scalar float64 tensor on the device, nan if there was
-        no item."""
+        """Return the metric over the batches of all ranks, computed exactly: a scalar float64 tensor on the device, nan
+        if there was no item."""
 
     @abstractmethod
     def reset(self) -> None: ...

@@ -223,8 +223,8 @@ class Engine:
         return self._driver.buffers
 
     def set_training(self, training: bool) -> None:
-        """Switch the modules between training and evaluation; modules whose parameters are all frozen stay in
-        evaluation. Before an evaluation, also call `synchronize_buffers`."""
+        """Switch the modules between training and evaluation mode; modules whose parameters are all frozen stay in
+        evaluation mode. For an evaluation, the buffers of the ranks are also made equal (`synchronize_buffers`)."""
         if not training:
             self.synchronize_buffers()
         for module in self.modules:

@@ -131,7 +131,7 @@ class Trained:
 
     @property
     def outputs(self) -> list[str]:
-        """Names of all outputs that `network` accepts."""
+        """Names that the argument `outputs` of `network` can contain."""
         return nodes_of(self.plan)
 
     def module(self, device: torch.device | str = "cpu", *, keep_quantized: bool = False) -> nn.Module:

@@ -144,8 +144,8 @@ def _overlaps(path: str, node: str) -> bool:
 
 
 def _after(scope: Scope, names: set[str]) -> set[str]:
-    """Return `names`, and the names of the nodes that read their outputs, directly or through each other. Nodes with
-    parameters are left out, except `reuse` nodes that call a returned node again."""
+    """Return `names`, and the names of the nodes without parameters that read their outputs, directly or through each
+    other. `reuse` nodes that call a returned node again are returned too."""
     found = set(names)
     for node in scope.nodes:
         reads = {wire.partition(":")[0] for wire in node.inputs.values()}

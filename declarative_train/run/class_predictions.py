@@ -89,7 +89,8 @@ class Predictions:
 
 
 class _ClassOutput:
-    """Counts for one output of the model that predicts a class or a single yes/no value."""
+    """Confusion matrix, and the predictions of some samples, for one output of the model, which predicts a class or a
+    yes/no value."""
 
     def __init__(self, one: Meaning, device: torch.device) -> None:
         self._one, self._device = one, device

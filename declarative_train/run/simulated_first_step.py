@@ -86,8 +86,8 @@ class RankedStep:
 
 
 def compute_ranked_step(plan: Plan) -> RankedStep:
-    """Compute the first step in float32 on the CPU, from the rows to the update. Raises RunFailure, DataError,
-    SourceError, BadSampleError."""
+    """Return the first step of a plan, computed in float32 on the CPU with a few rows for each data-parallel rank.
+    Raises RunFailure, DataError, SourceError, BadSampleError."""
     num_parts = plan.batch.data_parallel_size
     rows = max(1, min(ROWS, plan.batch.global_batch_size // num_parts))
     plan = as_run(_shrink(plan, rows))

@@ -44,7 +44,8 @@ def sections(data: DataSpec) -> list[Shown]:
 
 
 def _columns(data: DataSpec, training: PreparedSet) -> Shown:
-    """Return the table of the source's columns."""
+    """Return a table with a row for each column of the training set's source: what the column holds, and which fields
+    read it."""
     table = training.table.original
     looked = min(table.num_rows, _LOOKED_AT)
     readers: dict[str, list[str]] = {}

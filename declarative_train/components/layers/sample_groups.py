@@ -4,7 +4,7 @@ A group is N consecutive samples of the global batch. N is a divisor or a multip
 microbatch on one rank): a microbatch has several groups, or a group extends over N / microbatch_size neighbouring
 ranks.
 
-The engine does this, the first two lines once and the others in every step:
+The engine makes these calls, the first two once and the others in every step:
 
   groups = SampleGroups(microbatch_size, make_process_groups(rank_spans(model, microbatch_size), ranks, make))
   attach(model, groups)

@@ -324,8 +324,8 @@ def config_of(
     library: str = TRANSFORMERS,
 ) -> dict[str, Any]:
     """Return a config that describes a model with the settings `params`. If `published` is a config of `library`, only
-    what differs is changed in it. Otherwise, the config is of the first kind of model in `library` that can have these
-    settings. Raises PublishedError if no config can describe them."""
+    the values that differ are changed in it. Otherwise, the config is of the first kind of model in `library` that can
+    have these settings. Raises PublishedError if no config can describe them."""
     known = None if published is None else kind_of(family, published)
     if published is not None and known is not None and family.kinds[known].library == library:
         if _describes(family, published, params):

@@ -276,8 +276,8 @@ def _start_worker() -> None:
 
 
 class _WorkerError(NamedTuple):
-    """Class and arguments of an exception in a worker process. The parent process calls this object to make the
-    exception."""
+    """Exception in a worker process, as its class and arguments, because the exception itself cannot be pickled. The
+    parent process calls this object to make the exception."""
 
     kind: Callable[..., Exception]
     given: tuple[object, ...]

@@ -1,6 +1,6 @@
 """Replay of a pipeline schedule with the seconds of each stage. Every action starts when its rank is free and its
-inputs have arrived. With many microbatches a schedule repeats itself. Then it is replayed with two smaller numbers of
-microbatches, and the time is extrapolated."""
+inputs have arrived. With many microbatches a schedule repeats itself, so it is replayed only with two smaller numbers
+of microbatches, from which the time is extrapolated."""
 
 from __future__ import annotations
 

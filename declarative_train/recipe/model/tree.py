@@ -66,8 +66,8 @@ class PublishedError(ValueError):
 
 
 class Published(NamedTuple):
-    """Published model, such as a llama, whose structure a node has. `folder`, `config`: its folder and its
-    configuration. Both are None if the node has the structure of a family of models, and names no folder."""
+    """Published model, such as a llama, that has the structure of a node. `folder`, `config`: its folder and its
+    configuration. Both are None if the node names no folder, and only has the structure of a family of models."""
 
     folder: str | None = None
     config: dict[str, object] | None = None

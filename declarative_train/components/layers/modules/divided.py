@@ -46,8 +46,8 @@ class TensorRanks:
 
     def enter(self, x: Tensor) -> Tensor:
         """Return the input of a divided layer with all tokens, equal on all ranks. If `reads` is "tokens", `x` has only
-        this rank's tokens, and those of the other ranks are gathered. The backward sums the gradients of the ranks; if
-        `reads` is "joined", `gather_tokens` does both, and `x` is returned unchanged."""
+        this rank's tokens, and the others are gathered. The backward sums the gradients of the ranks. If `reads` is
+        "joined", `x` is returned unchanged: `gather_tokens` has gathered it, and will sum the gradients."""
         if self._reads == "joined":  # `gather_tokens` has gathered the tokens, and will sum the gradients
             return x
         if self._reads == "tokens":

@@ -94,7 +94,8 @@ class DocumentTable:
         self._kept: tuple[Tensor, Documents | None] | None = None
 
     def __call__(self, segments: Tensor) -> Documents | None:
-        """Return `documents(segments)`, computed only if `segments` is not the tensor of the last call."""
+        """Return the documents of a batch, as `documents` does. They are computed only if `segments` is another tensor
+        than in the last call."""
         kept = self._kept
         if kept is None or kept[0] is not segments:
             self._kept = kept = segments, documents(segments)

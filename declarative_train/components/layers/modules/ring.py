@@ -62,9 +62,10 @@ class RingAttention:
                         yield slice(at * c + start, at * c + start + size), slice(other * c, other * c + c), first, key
 
     def scores(self, q_BGRCK: Tensor, k_BGSK: Tensor, first: int, key: int) -> tuple[Tensor, Tensor | None]:
-        """Return the scores (B, G, R, C, S) of a block of queries and a block of keys, and the derivative of `softcap`
-        at each score (None without `softcap`). A score is in float32 at least, and -inf where a query may not see a
-        key. `first`, `key`: position of the first query and of the first key."""
+        """Return the scores (B, G, R, C, S) of a block of C queries and a block of S keys, in at least float32, and the
+        derivative of `softcap` at each score (None without `softcap`). A score is -inf where a query may not see a key.
+        G: heads of the keys; R: heads of the queries for each of them. `first`, `key`: position of the first query and
+        of the first key."""
         products = q_BGRCK @ k_BGSK.unsqueeze(2).mT
         products = products.to(torch.promote_types(products.dtype, torch.float32)) * self.scale
         slope = None

@@ -174,9 +174,9 @@ class LibraryLayer(Layer):
 
     def products(self, use: Use) -> list[Product]:
         """Return the matrix products of a forward: one for all trained weights, and one for all frozen weights. A trace
-        counts the operations of the whole model; each product gets the share that its weights have of all elements.
-        With a single weight, or if the trace fails, there is a product for each weight: the weight times the vectors of
-        the input."""
+        counts the operations of the whole model, which are divided in proportion to the elements of the weights. With a
+        single weight, or if the trace fails, there is a product for each weight: the weight times the vectors of the
+        input."""
         from declarative_train.packs.pretrained.libraries.modules.node import forward_flops
 
         sides = int(any(use.graded.values()) or use.is_inner_graded)
