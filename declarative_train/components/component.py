@@ -414,8 +414,8 @@ class LrSchedule(Component, ABC):
 class Init(Component, ABC):
     """Init: the rule for the start values of a parameter, which `fill` writes.
 
-    `of_layer`: the layer's own code computes the start values, and `fill` is not called. Instead `whole` returns them,
-    except for a plugin's layer, in which they exist once it is constructed.
+    `of_layer`: the layer's own code computes the start values, and `fill` is not called. Instead, the method `whole`
+    returns them; those of a plugin's layer are read from the layer after its construction.
     """
 
     of_layer: ClassVar[bool] = False

@@ -194,8 +194,8 @@ def offer(spec: DataSpec) -> Offer | None:
 
 @contextmanager
 def offer_sets(spec: DataSpec) -> Iterator[Offer | None]:
-    """Share the prepared sets with other processes during the `with` block, and yield a reference for them (see
-    `offer`).
+    """Share the prepared sets with other processes during the `with` block, and yield an Offer, from which they can
+    open the sets.
 
     Yield None if the sets cannot be shared or prepared: each process then prepares its own sets, and reports the error.
     """

@@ -97,8 +97,9 @@ def may_lie_on_gpu(held_bytes: int, free_bytes: int, steps_bytes: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """Data of a run. `sets`: `training`, then the others in the order of the recipe. `roll`: block shuffle of the
-    training set; None for a full shuffle. `mix`: the sources of a mixture in order (data/mixture.py)."""
+    """Data of a run. `sets`: `training`, then the others in the order of the recipe. `roll`: settings of the block
+    shuffle of the training set; None: it is fully shuffled. `mix`: the sources of a mixture in order (data/mixture.py).
+    """
 
     source: dict[str, object]
     fields: tuple[FieldSpec, ...]

@@ -61,7 +61,7 @@ class FileLock:
             return True
 
     def name_holder(self) -> None:
-        """Write the id and host of this process to the lock file, unless the disk is full."""
+        """Write the process id and the host of this process to the lock file, unless the disk is full."""
         with suppress(OSError):
             os.truncate(self.handle, 0)
             os.pwrite(self.handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)

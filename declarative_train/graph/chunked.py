@@ -27,8 +27,8 @@ class HeadNode(Node):
     ports: ClassVar[tuple[str, ...]] = ("x", _TARGET, _MASK)
 
     def build(self, linear: nn.Module, specs: Mapping[str, TensorSpec]) -> nn.Module:
-        """Return a module that computes both the linear layer `linear` and the loss. `specs`: specs of the node's
-        inputs by port."""
+        """Return a module that computes both the linear layer `linear` and the loss that reads its output. `specs`:
+        specs of the node's inputs by port."""
         import torch
 
         from declarative_train.components.losses import LOSSES

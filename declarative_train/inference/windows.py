@@ -53,7 +53,7 @@ def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | No
 
 
 def table_of_frame(frame: pa.Table) -> tuple[Table, str]:
-    """Return a table that reads rows in memory, and the name of the table in messages."""
+    """Return a Table with the rows of the pyarrow table `frame`, and a name for this Table in messages."""
     from declarative_train.components.datasets.arrow_columns import MemoryTable
 
     return MemoryTable([("the frame", frame)]), "the frame"

@@ -202,10 +202,10 @@ def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, 
 def join_shapes(
     made: Mapping[str, Sequence[PartPlan]], found: Shapes
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return ({tensor after joining: its shape}, None). Tensors are joined by rows. If they differ in more than their
-    number of rows, return ({}, (problem, hint)).
+    """Return the shapes of tensors that are made by concatenating tensors of a file by rows: ({name of the result:
+    shape}, None). If tensors that are joined differ in more than their number of rows, return ({}, (problem, hint)).
 
-    `made`: {tensor after joining: the tensors of the file that are joined}. `found`: shapes of the file's tensors.
+    `made`: {name of the result: the tensors of the file that are joined}. `found`: shapes of the file's tensors.
     """
     shapes = {}
     for new, parts in made.items():

@@ -55,8 +55,8 @@ def _data(params: Mapping[str, object]) -> dict[str, object]:
 
 
 def respell(tensors: TensorMapPlan, name: str) -> str:
-    """Return the name `name` of a tensor in a file, with an ending that older files use replaced by the current one
-    (see `TensorMapPlan.respelt`)."""
+    """Return the current name of the tensor that a file calls `name`. In older files, names can have other endings: the
+    keys of `TensorMapPlan.respelt`."""
     old = next((end for end in tensors.respelt if name.endswith(end)), None)
     return name if old is None else name.removesuffix(old) + tensors.respelt[old]
 

@@ -112,8 +112,8 @@ class StepRunner:
         return self._to_exact_device(self.forward_path.values(self.forward_path.chunk(batch), call))
 
     def _to_exact_device(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the values that losses and metrics read, by name, on the device that computes losses and metrics
-        (`exact_device`)."""
+        """Return those of `values` that losses and metrics read, moved to the device that computes losses and metrics
+        (`exact_device`). If there is no such device, return `values` unchanged."""
         if self._exact_device is None:
             return values
         return {name: value.to(self._exact_device) for name, value in values.items() if name in self._read}

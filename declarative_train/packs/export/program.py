@@ -51,7 +51,7 @@ class ProgramInput:
 @dataclass(frozen=True)
 class ProgramOutput:
     """Output of an exported program. `meanings`: what its numbers mean (scores, classes, ...), for each loss that reads
-    it. `unit`: meaning to whose unit the program converts the output; None: no conversion."""
+    it. `unit`: the program converts the output to the unit of this meaning; None: no conversion."""
 
     name: str
     dtype: torch.dtype

@@ -306,8 +306,8 @@ def _find(plan: Plan, resume: str, lock: RunLock, look: DamageCheck) -> ResumePo
 
 
 def _find_at_path(plan: Plan, path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return the checkpoint and the run to continue at `path`. It may be a checkpoint, a run's folder, its folder of
-    checkpoints, or a folder of runs. Raises RunFailure."""
+    """Return the checkpoint and the run to continue at `path`. `path` may be a checkpoint, a run's folder, its folder
+    of checkpoints, or a folder of runs. Raises RunFailure."""
     path = path if "/" in path else f"./{path}"
     root, _, name = path.rpartition("/")
     if CheckpointStore(path).has(f"{path}/{MANIFEST}") or (

@@ -26,8 +26,9 @@ _SKEW = 0.3  # from this asymmetry of the 10% and 90% quantiles on, values are s
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """Target column. `task`: whether its values are classes or numbers. `why`: the reason for this. `classes`: the
-    number of rows of each class, in the order of class numbers. It is empty if the values are numbers."""
+    """Target column. `task`: whether its values are classes or numbers. `why`: how the task was found out, in words.
+    `classes`: the number of rows of each class, in the order of class numbers. It is empty if the values are numbers.
+    """
 
     values: ColumnValues
     task: Task

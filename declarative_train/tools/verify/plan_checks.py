@@ -238,8 +238,8 @@ def _layers(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Node, dict[st
 
 
 def _gradient_rows(plan: Plan) -> tuple[GradientRow, ...]:
-    """Return a table row for each way in which gradients are combined over ranks: its description, and number, size and
-    an example of its parameters."""
+    """Return a table row for each way in which gradients are combined over ranks. It has the number and the size of the
+    parameters concerned, and one of them as an example."""
     layout, reductions = plan.layout, reductions_of(plan)
     parts = {} if layout.cuts is None else layout.cuts.parameters
     of_experts = frozenset() if layout.cuts is None else layout.cuts.of_experts

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 
 class Converter(NamedTuple):
-    """Converter between a config and some params of a block. `params`: names of these params. `read`: function (config)
-    -> values of the params; it may raise PublishedError. `write`: function (config, params) -> config with these
-    values."""
+    """Converter between the config of a published model and some params of dtrain's block for it. `params`: names of
+    these params. `read`: function (config) -> values of the params; it may raise PublishedError. `write`: function
+    (config, params) -> config with these values."""
 
     params: tuple[str, ...]
     read: Callable[[Mapping[str, Any]], dict[str, object]]
