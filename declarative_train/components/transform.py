@@ -14,8 +14,8 @@ Size = tuple[int | None, int | None]
 
 
 class Motion(NamedTuple):
-    """Affine map of the points of an image: (x, y) goes to (a x + b y + c, d x + e y + f), in pixels from the upper
-    left corner, in a new image of `size` (height, width)."""
+    """Affine map of the points of an image: (x, y) goes to (a x + b y + c, d x + e y + f). Both points are in pixels
+    from the upper left corner. `size`: (height, width) of the new image."""
 
     matrix: tuple[float, float, float, float, float, float]
     size: tuple[int, int]

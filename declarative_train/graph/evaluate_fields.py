@@ -162,8 +162,8 @@ def narrow(
     """Return `spec` with the interval from the least to the greatest of the values `seen` on the sample rows. Values
     where `mask` is 0, and values equal to `ignored` (such as `ignore_index`), do not count.
 
-    Return `spec` unchanged if no value is left, a value is not finite, the mask has another shape, the dtype is bool,
-    or the tensor is a field that declares its range."""
+    Return `spec` unchanged if it needs no interval: its dtype is bool, or its field declares the range. Do the same if
+    there are no values, a value is not finite, or the mask has another shape."""
     if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
         return spec
     values = seen.values

@@ -1,8 +1,8 @@
 """Initial values of a built module: each element of a parameter is drawn from (seed, parameter name, position).
 
 So a parameter has the same initial value in every mode and on every stage, and a rank draws only its own part. The
-layer of a plugin is constructed as a whole, with a generator seeded by (seed, path), because only its code knows how
-its tensors depend on each other."""
+layer of a plugin is an exception, because only its code knows how its tensors depend on each other. Such a layer is
+constructed as a whole, with a generator seeded by (seed, path)."""
 
 from __future__ import annotations
 

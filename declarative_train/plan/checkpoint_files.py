@@ -124,8 +124,8 @@ def find_in_folder(path: str, *, offline: bool) -> FoundCheckpoint | None:
 def find_remote(path: str) -> FoundCheckpoint:
     """Return the checkpoint to use from an fsspec URL of a checkpoint or of a run.
 
-    Raises ValueError if there is no complete checkpoint, OSError if the URL cannot be read, and ImportError if the
-    package for this kind of URL is not installed."""
+    Raises ValueError if there is no complete checkpoint, and OSError if the URL cannot be read. Raises ImportError if
+    the package for this kind of URL is not installed."""
     from fsspec.core import url_to_fs
 
     fs, inner = url_to_fs(path.rstrip("/"))

@@ -13,7 +13,7 @@ from declarative_train.source.node import Mapping, Scalar
 
 def explain_by_version(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
     """Return `diagnostics` unchanged if the recipe's key `requires` allows this version of dtrain. If it does not, put
-    an error about it first, and say in the help of each unknown key or type that the required version may have it. If
+    an error about it first. The help of each unknown key or type then says that the required version may have it. If
     `requires` cannot be parsed, append an error."""
     requires = tree.get("requires")
     if not isinstance(requires, Scalar) or not isinstance(requires.value, str):

@@ -1,5 +1,5 @@
-"""Values of samples, as text: the values in the file, the fields made from them, and for a trained model the output of
-each node for one sample, the prediction and the target."""
+"""Values of samples, as text: the values in the file and the fields made from them. For a trained model, also the
+output of each node for one sample, the prediction and the target."""
 
 from __future__ import annotations
 

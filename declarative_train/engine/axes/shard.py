@@ -74,11 +74,8 @@ def find_gather_groups(
     model: nn.Module, units: tuple[str, ...], sharding: ShardingPlan
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
     """Yield (modules, reshard) for each group of modules whose parameters fsdp gathers together. `reshard`: the
-    argument `reshard_after_forward` of `fully_shard`.
-
-    The first groups are the repeated blocks `units`, one by one, without those that several nodes use. Then come
-    `sharding.first` and `sharding.last`.
-    """
+    argument `reshard_after_forward` of `fully_shard`. Each of `units`, the repeated blocks, is a group, unless several
+    nodes use it. The last two groups are `sharding.first` and `sharding.last`."""
     for unit in units:
         if unit not in sharding.shared:
             yield from _make_group(model, (unit,), sharding.reshard)

@@ -1,8 +1,8 @@
 """Predicted time of an optimizer step: kernels, calls of the host, transfers over links, and idle time in a pipeline.
 
-matrix products  the longer of the arithmetic plus a start-up time, and the memory traffic (roofline model)
+matrix products  the maximum of arithmetic (with a start-up time) and memory traffic (roofline model)
 other kernels    their memory traffic
-a node           the longer of its kernels and the host's time to start them
+a node           the maximum of its kernels and the host's time to start them
 fsdp             gathers overlap with forward and backward, reductions with the last backward
 ddp              all buckets except the last overlap with the last backward
 a CPU            nothing overlaps: products, memory traffic, calls and communication add up

@@ -1,9 +1,8 @@
 """Expansion of a model: from the merged section `model` to a tree of nodes. Blocks are expanded, copies made, templates
 rendered and references resolved.
 
-Templates of the main graph can read `vars` and `env`, those of a block its `params`, and those of a node with `repeat`
-also `index` (docs/decisions.md, Q4 and Q20).
-"""
+Templates of the main graph can read `vars` and `env`, those of a block its `params`. Those of a node with `repeat` can
+also read `index` (docs/decisions.md, Q4 and Q20)."""
 
 from __future__ import annotations
 

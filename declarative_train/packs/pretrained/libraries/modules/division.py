@@ -252,8 +252,8 @@ def _group_of(name: str) -> str:
 
 
 def _find_ties_apart(model: nn.Module, cuts: dict[str, LayerCut]) -> Iterator[tuple[str, str]]:
-    """Yield (group, reason) for each group of submodules that must stay undivided, because one of its parameters is
-    tied to a parameter that `cuts` divides in another way or not at all."""
+    """Yield (group, reason) for each group of submodules that must stay undivided because of a tie: it has a parameter
+    that is tied to another one, and `cuts` does not divide both in the same way."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
