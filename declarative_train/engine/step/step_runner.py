@@ -113,7 +113,7 @@ class StepRunner:
 
     def _to_exact_device(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return those of `values` that losses and metrics read, moved to the device that computes losses and metrics
-        (`exact_device`). If there is no such device, return `values` unchanged."""
+        (`exact_device`). If that is the device of the forward, return `values` unchanged."""
         if self._exact_device is None:
             return values
         return {name: value.to(self._exact_device) for name, value in values.items() if name in self._read}

@@ -267,8 +267,8 @@ def tokenizer_files(trained: Trained, begun: str | None, folder: Path) -> list[s
 
 
 def _own_tokenizer(trained: Trained, folder: Path) -> list[str]:
-    """Write the files of the run's own tokenizer. Return their names, [] if the run has no tokenizer. Raises
-    ExportFailure."""
+    """Write the files of the tokenizer with which the run read its texts. Return their names; [] if the run has no
+    tokenizer. Raises ExportFailure."""
     components = [field.component for field in trained.plan.data.fields] + [trained.plan.data.source]
     with_files = [each for each in components if each.get("tokenizer", BYTES) != BYTES]
     if not with_files:
