@@ -224,7 +224,7 @@ class Engine:
 
     def set_training(self, training: bool) -> None:
         """Switch the modules between training and evaluation mode; modules whose parameters are all frozen stay in
-        evaluation mode. For an evaluation, the buffers of the ranks are also made equal (`synchronize_buffers`)."""
+        evaluation mode. Switching to evaluation also calls `synchronize_buffers`."""
         if not training:
             self.synchronize_buffers()
         for module in self.modules:

@@ -34,9 +34,9 @@ class FileLock:
         self._touched_s = 0.0
 
     def take(self, path: str, waits: Callable[[int], bool], mode: int = 0o644) -> bool:
-        """Lock the file `path`, and return whether this process has the lock. `mode`: permissions of the file if it is
-        created. While another process holds the lock, call `waits` with the file descriptor; if it returns False, stop
-        waiting. Raises OSError if the file cannot be opened."""
+        """Lock the file `path`. Return True if this process has the lock, or if the file system has no locks (`problem`
+        is then set). While another process holds the lock, call `waits` with the file descriptor; if it returns False,
+        return False. `mode`: permissions of the file if it is created. Raises OSError if the file cannot be opened."""
         self.path, locked = path, False
         while not locked:
             self.handle = os.open(path, os.O_RDWR | os.O_CREAT, mode)

@@ -139,8 +139,7 @@ class Draws:
 
     def _words(self, number: int, count: int, per_block: int) -> np.ndarray:
         """Return at least the first `count` random 64-bit words of the block with index `number`. There may be a few
-        more, so that numpy fills whole vector registers. `per_block`: number of words of a block.
-        """
+        more, so that numpy computes every word by the same routine. `per_block`: number of words of a block."""
         import numpy as np
 
         # numpy may compute the last few elements by another routine, whose results differ in the last bit

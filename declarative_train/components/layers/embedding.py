@@ -211,9 +211,8 @@ def _check_rows(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num
 
 
 def _rows_of(x: TensorSpec) -> int:
-    """Return how many rows an embedding table needs to have one for each value of the input `x`: the greatest value
-    plus 1. Values below 0 are not considered; `_check_rows` reports them.
-    """
+    """Return the number of rows that an embedding table needs for the values of the input `x`: the greatest value plus
+    1. Values below 0 are not considered; `_check_rows` reports them."""
     return max(_rows_by_column(x))
 
 

@@ -166,10 +166,10 @@ class BatchNormModule(nn.Module):
 
 
 class _NormaliseAcross(torch.autograd.Function):
-    """Autograd function that normalises rows by the mean and variance over all ranks of a process group. Inputs: x
-    (R, C, ...) of this rank (R may be 0), weight and bias (C,) or None, eps, group. Outputs: normalised x, and over all
-    ranks mean (C,), biased variance (C,) and number of values per channel (1,). Gradients of weight and bias are those
-    of this rank's rows."""
+    """Autograd function that normalises rows by the mean and variance over all ranks of a process group. Inputs: x (R,
+    C, ...) of this rank (R may be 0), weight and bias (C,) or None, eps, group. Outputs: normalised x; mean (C,),
+    biased variance (C,) and number of values per channel (1,), all three over all ranks. Gradients of weight and bias
+    are those of this rank's rows."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: Any) -> Any:
