@@ -94,7 +94,7 @@ def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) ->
     """Open a source and return its table. Raises SourceError.
 
     `skips`: leave out rows that cannot be parsed. Then a text column that a field of type `tensor` reads is converted
-    to numbers, if nearly all of its values are numbers.
+    to numbers, if more than four in five values are numbers.
     """
     with skip_bad_rows(skips):
         table = dataset.open()

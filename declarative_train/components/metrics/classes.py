@@ -223,9 +223,9 @@ class Auroc(Ranked):
     """Area under the ROC curve: of all pairs of a positive and a negative item, the share in which the positive item
     has the higher score.
 
-    If input and target have the same shape, the input has binary scores; the shape (B, K) means K labels. Otherwise the
-    input has logits of classes, and the metric is computed for each class: its items are the positives, all other items
-    the negatives. The result is exact, because all scores are stored until the end of the evaluation.
+    With the task `multilabel` it is computed for each label. With `multiclass` it is computed for each class: the items
+    of the class are the positives, all other items the negatives. `average` combines these results. They are exact,
+    because all scores are stored until the end of the evaluation.
     """
 
     type: Literal["auroc"] = "auroc"
@@ -235,9 +235,9 @@ class AveragePrecision(Ranked):
     """Average precision: for each positive, take the share of positives among the items that score at least as high;
     the metric is the mean of these shares.
 
-    If input and target have the same shape, the input has binary scores; the shape (B, K) means K labels. Otherwise the
-    input has logits of classes, and the metric is computed for each class: its items are the positives, all other items
-    the negatives. The result is exact, because all scores are stored until the end of the evaluation.
+    With the task `multilabel` it is computed for each label. With `multiclass` it is computed for each class: the items
+    of the class are the positives, all other items the negatives. `average` combines these results. They are exact,
+    because all scores are stored until the end of the evaluation.
     """
 
     type: Literal["average_precision"] = "average_precision"

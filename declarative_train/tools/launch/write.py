@@ -67,8 +67,8 @@ class JobPlan:
 
 
 def write_job(to: str, plans: Sequence[Plan], needs: Needs, settings: Settings, folder: Path) -> Path:
-    """Write into a folder the plans, and the job file for the scheduler `to`, such as `slurm`. Return the path of the
-    job file."""
+    """Write the plans and a job file into a folder. Return the path of the job file. `to`: what runs the job, such as
+    `slurm` or `kubernetes`."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     engine, folder = ENGINES[to], folder.absolute()
