@@ -276,7 +276,8 @@ class Loss(Component, ABC):
 
 
 class Collective(ABC):
-    """Communication between the data-parallel ranks, for metrics. This process is rank `rank` of `size` ranks."""
+    """Communication between the data-parallel ranks, for metrics. `rank`: index of this process among them. `size`:
+    number of data-parallel ranks."""
 
     rank: int
     size: int

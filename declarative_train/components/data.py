@@ -357,15 +357,15 @@ class Field(Component, ABC):
         """Return an accumulator for the statistics of the training rows, or None if the field needs no statistics."""
 
     def misreads(self, statistics: Mapping[str, object]) -> str | None:
-        """Return how the numbers of this field differ in meaning from those of an earlier field, for example because
-        the tokenizers differ; None if they mean the same. `statistics`: those of the earlier field, from a run or a
-        plan. Call this only for fields with equal values for the keys in `meaning`."""
+        """Return how the numbers of this field differ in meaning from those in an earlier run or plan, for example
+        because the tokenizers differ; None if they mean the same. `statistics`: the field's statistics in the earlier
+        one. Call this only if the keys in `meaning` have equal values in both."""
         return None
 
     @abstractmethod
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
         """Return the shape, dtype and range of one row's value, without the dimension that a window adds. `statistics`:
-        those of the training rows."""
+        the field's statistics over the training rows."""
 
     def unit(self, statistics: Mapping[str, object]) -> "Unit | None":
         """Return the linear map that converts the field's values back to the unit of its columns; None if their unit is

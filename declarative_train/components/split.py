@@ -68,8 +68,8 @@ class Split(Component, ABC):
 
     @property
     def own_source(self) -> Dataset | None:
-        """Source that the recipe gives for this set alone: all its rows are in the set. None if the set is taken from
-        the rows of `data.source`."""
+        """Separate source of this set, all of whose rows are in the set. None if the rows of the set are taken from
+        `data.source`."""
         return None
 
     @abstractmethod

@@ -304,12 +304,11 @@ class Sample:
             return None
 
     def pick_extremes(self, names: Sequence[str], num_rows: int, most: int) -> dict[str, np.ndarray | None]:
-        """Return a dict from field name to values of the first `num_rows` training samples, then of at most `most`
-        others with extreme values. The values of a field are None if it is lazy or cannot be read now.
+        """Return {field name: values} for the first `num_rows` training samples, then at most `most` others with
+        extreme values. The values are None for a lazy field (images) and for one that cannot be read now.
 
         Extreme are the minimum and maximum of a column, and the value closest to zero, where logarithms, roots and
-        divisions fail first. They are searched only if the training set is in memory.
-        """
+        divisions fail first. They are searched only if the training set is in memory."""
         if self._sets[0].held is None:
             return {name: self.first(name, num_rows) for name in names}
         found = {name: self.values(name) for name in names}

@@ -203,9 +203,9 @@ class _Deriver:
         return isinstance(self._found.get(name), LayerCut)
 
     def _divide(self, node: Node) -> dict[str, LayerCut | str]:
-        """Divide the layer `node` in the first possible of several ways. Return a dict from the layer's name to its
-        division or, if none is possible, to the reason. If `node` begins a region (layers that are divided together),
-        the dict also has the divisions of the region's other linear layers."""
+        """Return {`node`'s name: its division}, or {`node`'s name: reason} if the layer `node` cannot be divided. The
+        first method that applies to it decides. If `node` begins a region (layers that are divided together), the
+        result also has the divisions of the region's other linear layers."""
         for kind in ("heads", "vocabulary", "hidden", "inside"):
             cut = self._divide_as(node, kind)
             if cut is not None:

@@ -49,7 +49,7 @@ class Means:
 
     @property
     def is_empty(self) -> bool:
-        """True if steps were added, and no loss term had a valid item in any of them (all were masked or ignored)."""
+        """True if steps were added, but no loss term had a valid item in any of them (all were masked or ignored)."""
         return self.num_steps > 0 and not any(steps for _, steps in self.terms)
 
     def as_json(self) -> dict[str, Any]:

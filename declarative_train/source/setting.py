@@ -54,7 +54,8 @@ def wrap_in_path(key: str, node: Node) -> Mapping | None:
 
 
 def as_option(setting: Mapping) -> str:
-    """Return the text to type after `--set` for a setting, which is a mapping as `read_setting` returns it."""
+    """Return the text that follows `--set` to make a setting, such as `training.microbatch_size=8`. `setting`: the
+    setting as a mapping, as `read_setting` returns it."""
     parts, node = list[str](), cast(Node, setting)
     while isinstance(node, Mapping) and len(node.entries) == 1:
         name = node.entries[0].name

@@ -210,7 +210,7 @@ def _convert(
 
 
 class ConvertedTable(BlockTable):
-    """Table of `files`, read from the Arrow file in the cache to which they were converted. `place`: path of this file.
+    """Table of the user's `files`, which were converted to an Arrow file in the cache. `place`: path of the Arrow file.
     `held`: its open file descriptor, which is closed together with the table."""
 
     def __init__(self, files: Sequence[str], place: str, held: int) -> None:

@@ -207,9 +207,9 @@ def _find_missing(values: np.ndarray) -> np.ndarray:
 
 
 def _look_up(values: np.ndarray, lacks: np.ndarray, vocabulary: Sequence[Any], unknown: int | None) -> np.ndarray:
-    """Return the class number of each value: its index in the vocabulary, or -1 if it is not there. `lacks`: true where
-    a value is missing. `unknown`: class number that is reserved for other values, or None. Indices from `unknown` on
-    are increased by one, so that no value of the vocabulary gets this number."""
+    """Return the class number of each value: its index in the vocabulary; -1 if it is missing or not in the vocabulary.
+    `lacks`: true where a value is missing. `unknown`: class number that no value of the vocabulary may get, or None.
+    Indices from `unknown` on are increased by one to skip it."""
     import numpy as np
 
     if values.dtype == object:

@@ -38,10 +38,10 @@ class NoCheckpoint(CheckpointFailure):
 
 
 def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEntry, list[str]]:
-    """Return the checkpoint to load from `path`, and the reasons why others were skipped. For the folder of a run it is
-    the best undamaged checkpoint, or the newest if none is marked as best. For a folder of runs, the newest run comes
-    first. `look`: function that checks a checkpoint for damage. Raises NoWholeCheckpoint if all checkpoints are damaged
-    or unfinished, and NoCheckpoint if there is none."""
+    """Return the checkpoint to load from `path`, and the reasons why others were skipped. `path`: a checkpoint, the
+    folder of a run, or a folder of runs. Of a run it is the best undamaged checkpoint, or the newest if none is marked
+    as best. Of several runs, the newest is searched first. `look`: function that checks a checkpoint for damage. Raises
+    NoWholeCheckpoint if all checkpoints are damaged or unfinished, and NoCheckpoint if there is none."""
     path = path.rstrip("/")
     reasons: list[str] = []
     if CheckpointStore(path).has(f"{path}/{MANIFEST}"):
@@ -66,9 +66,9 @@ def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEn
 
 
 def resolve_weights(plans: Iterable[WeightsPlan], look: DamageCheck) -> tuple[tuple[WeightsPlan, ...], list[str]]:
-    """Replace each path of a run in the entries `plans` of `model.weights` by the path of the run's newest undamaged
-    checkpoint. Return the entries, and the reasons why newer checkpoints were skipped. Paths of files are unchanged.
-    `look`: function that checks a checkpoint for damage. Raises RunFailure if a path has no weights."""
+    """Replace each path of a run in the entries `plans` of `model.weights` by the path of the run's best undamaged
+    checkpoint (see `find_checkpoint`). Return the entries, and the reasons why others were skipped. The paths of files
+    are unchanged. `look`: function that checks a checkpoint for damage. Raises RunFailure if a path has no weights."""
     resolved: list[WeightsPlan] = []
     passed_over: list[str] = []
     for plan in plans:

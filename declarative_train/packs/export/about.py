@@ -104,8 +104,8 @@ def _encoding_of(statistics: Mapping[str, Any], component: Mapping[str, object])
 
 
 def _steps(entry: ProgramInput, program: Program) -> tuple[list[str], list[str]]:
-    """Return two lists of sentences that describe how an input is prepared: what the user must do before the model, and
-    what the model does."""
+    """Return two lists of sentences about the preparation of an input: the steps before the exported model, which the
+    user must do, and the steps in the exported model."""
     component, statistics = entry.spec.component, entry.spec.statistics
     preparation = FIELDS.read(component).preparation(statistics)
     steps = []

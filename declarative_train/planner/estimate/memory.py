@@ -20,11 +20,11 @@ from declarative_train.planner.estimate.placement import DevicePart, Placement
 
 @dataclass(frozen=True, slots=True)
 class MemoryScale:
-    """Numbers from which the bytes of activations are computed. They are usually measured in a trace of the model.
+    """Numbers from which the memory of activations is computed. They are usually measured in a trace of the model.
 
-    kept      bytes for each element that a node keeps from its forward to its backward
+    kept      bytes for each tensor element that a node saves in the forward for its backward
     working   bytes per sample for all other activations at the peak
-    loss      bytes per sample for the loss
+    loss      bytes per sample for computing the loss
     """
 
     kept: float

@@ -85,9 +85,9 @@ class Reading(NamedTuple):
 
 
 def explain(errors: Iterable[Any], kept: Mapping, place: Span, reading: Reading) -> list[Diagnostic]:
-    """Return the diagnostics for pydantic's `errors` about a mapping of the recipe. `kept`: the mapping that pydantic
-    validated, without the entries that already have a diagnostic. `place`: span at which missing keys are reported.
-    `reading`: the arguments of `validate`."""
+    """Return the diagnostics for pydantic's `errors` about a mapping of the recipe. `kept`: what pydantic validated:
+    the mapping without the entries that already have a diagnostic. `place`: span at which missing keys are reported.
+    `reading`: the arguments of `validate`, which called pydantic."""
     problems = _drop_echoes([_place(error, kept, place) for error in errors], reading)
     return [_diagnostic(problem, reading) for problem in _choose(problems)]
 

@@ -77,7 +77,8 @@ def predict_minutes(plan: Plan) -> tuple[int | None, str]:
 
 
 def lead_s(plan: Plan) -> int:
-    """Return the seconds that a run needs to end after a signal: it finishes a step and saves a checkpoint."""
+    """Return the seconds between the signal to stop a job and its end. In this time, the run finishes a step and saves
+    a checkpoint."""
     num_bytes = max(each.parameters + each.optimizer for each in memory(plan))
     seconds = limit_s("DTRAIN_GRACE_S") + 2 * num_bytes / SAVE_BYTES_PER_S
     return max(SHORTEST_LEAD_S, LEAD_ROUND_S * math.ceil(seconds / LEAD_ROUND_S))

@@ -288,7 +288,7 @@ def last_words(folder: Path) -> str:
 
 
 def point_name(point: Point) -> str:
-    """Return the folder name of a point, such as `003-lr=0.01-width=64`. It stays the same when the sweep is
+    """Return the folder name of a sweep's point, such as `003-lr=0.01-width=64`. It stays the same when the sweep is
     resumed."""
     names, text = shorten_names(point.values), f"{point.number:03d}"
     for key, value in point.values.items():

@@ -156,7 +156,7 @@ def _tensors_in(value: object) -> Iterator[Tensor]:
 
 
 def _find_ties(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield (name, first name) for each further name of a parameter that has several names."""
+    """Yield (name, first name) for each additional name of a parameter that has several names in the model."""
     first = {id(item): name for name, item in model.named_parameters()}
     for name, item in model.named_parameters(remove_duplicate=False):
         if name != first[id(item)]:
