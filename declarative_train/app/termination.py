@@ -30,7 +30,7 @@ def signals_raise() -> Iterator[None]:
     raise KeyboardInterrupt. A forked child handles signals as before the block.
 
     The interrupted code may lose the exception. So a signal other than SIGINT is sent again until the block ends or a
-    run handles it. If another exception leaves the block after a signal, it is replaced by that of the signal."""
+    run handles it. An exception that leaves the block after a signal is replaced by the signal's exception."""
     is_main_thread = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGINT) if is_main_thread}
     usual = (signal.SIG_DFL, signal.default_int_handler)

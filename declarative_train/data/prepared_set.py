@@ -125,8 +125,8 @@ class PreparedSet:
         return [] if self.skips is None else self.skips.left_out
 
     def is_skipped(self, samples: np.ndarray) -> np.ndarray | None:
-        """Return (N,) bool: True for each sample that is known to be bad; another sample replaces it. Return None if
-        none of them is, or if the samples are windows."""
+        """Return (N,) bool: True for each of `samples` that is known to be bad and must be replaced by another. Return
+        None if none is, or if the samples are windows."""
         if self.skips is None or not self.skips.num_bad or self.windows is not None:
             return None
         found = self.skips.bad(self.rows.at(samples))

@@ -137,9 +137,9 @@ def open_sources(draft: DataDraft) -> dict[str | None, Table]:
 def find_columns(
     draft: DataDraft, tables: Mapping[str | None, Table]
 ) -> dict[tuple[str | None, str], tuple[Column, ...]]:
-    """Return {(source, field): the columns that the field reads}. A field that lacks columns, or does not accept them,
-    is reported and left out. `tables`: the opened table of each source. A source is None for the main source, else the
-    name of the set that has this source."""
+    """Return {(source, field): the columns that the field reads}. A field is reported and left out if a column is
+    missing, or if it does not accept its columns. `tables`: the opened table of each source. A source is None for the
+    main source, else the name of the set that has this source."""
     found: dict[tuple[str | None, str], tuple[Column, ...]] = {}
     for source, table in tables.items():
         for name, field in draft.section.fields.items():

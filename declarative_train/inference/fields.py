@@ -196,9 +196,9 @@ class _FieldConverter:
         return Column(name, dtype, values.shape[1:], self._num_guaranteed(at))
 
     def _num_guaranteed(self, at: int) -> int | None:
-        """Return n if the field relies on a guarantee of the training data's source: the column has only integers from
-        0 to n-1. Return None if it does not, for example because it has a vocabulary or the key `num_classes`. `at`:
-        index of the column among those of the field."""
+        """Return n if the field accepts only integers from 0 to n-1, because the source of the training data guaranteed
+        that its column has no others. Return None otherwise, for example if the field has a vocabulary or the key
+        `num_classes`. `at`: index of the column among those of the field."""
         component, intervals = self.spec.component, self.spec.tensor.intervals
         if self._vocabularies[at] is not None or component.get("num_classes") is not None or not intervals:
             return None

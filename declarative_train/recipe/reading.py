@@ -172,8 +172,8 @@ class _Children:
 
 
 def _find_repeated(names: Sequence) -> Scalar | None:
-    """Return the first item of a list of texts that is equal to an earlier item; None if there is none. Items from the
-    first that is not a text on are ignored."""
+    """Return the first item of a list of texts that is equal to an earlier item; None if there is none. Items after one
+    that is not a text are ignored."""
     seen = set()
     for item in names.items:
         if not isinstance(item, Scalar) or not isinstance(item.value, str):

@@ -112,8 +112,8 @@ def join_groups(layout: LayoutPlan, background: bool, *, by_rank_0: bool) -> Sav
 
 
 def choose_writers(layout: LayoutPlan) -> list[int]:
-    """Return the ranks that write a checkpoint: those of the first copies of the model (axis `replicate`). The number
-    of these copies is the largest for which they have at most `MOST_WRITERS` ranks, but at least one."""
+    """Return the ranks that write a checkpoint: all ranks of the first copies of the model (axis `replicate`). As many
+    copies write as have at most `MOST_WRITERS` ranks together, but at least one."""
     replicas = layout.size("replicate")
     kept = max(1, MOST_WRITERS * replicas // len(layout.ranks))
     return [row.rank for row in layout.ranks if row.coordinates.get("replicate", 0) < kept]

@@ -69,8 +69,8 @@ class ExportFormat:
 
 def check(format: ExportFormat, program: Program, path: Path) -> float:
     """Load the written file, and compare its outputs for made-up rows with those of the model. If the format stores
-    only tensors, compare the tensors. Return the largest relative difference. Raises ExportFailure if it is more than
-    rounding."""
+    only tensors, compare the tensors. Return the largest relative difference. Raises ExportFailure if it is larger than
+    a rounding error."""
     rows = program.rows(_CHECKED_ROWS)
     found = format.read_back(program, path, rows)
     wanted = program.answers(rows) if format.is_program else format.tensors(program)

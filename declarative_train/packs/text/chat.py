@@ -135,8 +135,8 @@ class RenderedChat(NamedTuple):
 
 
 def template_text(asked: str | bool | None, found: Tokenizer) -> str:
-    """Return the text of the chat template. `asked`: value in the recipe: the path of a template, its text, or True or
-    None for the template of the tokenizer `found`. Raises TokenizerError."""
+    """Return the text of the chat template. `asked`: the value in the recipe, which is the path of a template or its
+    text; True and None mean the template of the tokenizer `found`. Raises TokenizerError."""
     if not isinstance(asked, str):
         if found.chat_template is None:
             raise TokenizerError("the tokenizer has no chat template", "name one: `template: chat.jinja`")

@@ -123,8 +123,9 @@ def _without_irrelevant(plan: Plan) -> Plan:
 
 
 def _split_positions(layout: LayoutPlan) -> list[list[int]]:
-    """Return, for each process that will trace, its positions in the pipeline. There is at most one process for each
-    core, and at most `MOST_AT_ONCE`, because each process needs memory."""
+    """Divide the pipeline positions among processes, each of which will trace a step at its positions. Return the
+    positions of each process. There is at most one process for each core, and at most `MOST_AT_ONCE`, because each
+    process needs memory."""
     places = list(kinds_of_rank(layout))
     number = min(usable_cores(), MOST_AT_ONCE, len(places))
     return [places[first::number] for first in range(number)]

@@ -254,8 +254,7 @@ def graph_definition(nodes: Iterable[GraphNode]) -> bytes:
 
 
 def bytes_summary(tag: str, content: bytes, *, plugin: str) -> Summary:
-    """Return a Summary for the TensorBoard plugin of the name `plugin`. It has `content` as a string tensor under
-    `tag`."""
+    """Return a Summary for the TensorBoard plugin named `plugin`, with `content` as a string tensor under `tag`."""
     from tensorboard.compat.proto import tensor_pb2, tensor_shape_pb2, types_pb2
     from tensorboard.compat.proto.summary_pb2 import Summary
 

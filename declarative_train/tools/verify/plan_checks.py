@@ -39,8 +39,8 @@ class GradientRow:
 @dataclass(frozen=True, slots=True)
 class Checked:
     """Result of the checks of a plan. `problems`: a sentence for each mistake. `rows`: table with one row for each
-    different way in which gradients are reduced. `num_classes`: number of ranks, where ranks that differ only in their
-    rows of the batch count once."""
+    different way in which gradients are reduced. `num_classes`: number of different ranks; ranks that differ only in
+    their rows of the batch count once."""
 
     num_classes: int
     rows: tuple[GradientRow, ...]

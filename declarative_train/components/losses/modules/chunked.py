@@ -67,8 +67,8 @@ class ChunkedHead(nn.Module):
 class _Term:
     """Function that returns the loss of each item, computed by the loss module `term`.
 
-    This wrapper prevents that `term` becomes a submodule of the `ChunkedHead`: its class weights would be lost when the
-    model leaves the meta device. Instead, a call moves them to the device of `x`."""
+    It is no module, so that `term` does not become a submodule of the `ChunkedHead`: a submodule loses its class
+    weights when the model leaves the meta device. A call moves the class weights to the device of `x`."""
 
     def __init__(self, term: OverClasses) -> None:
         self.term = term

@@ -159,9 +159,10 @@ class LibraryLayer(Layer):
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)
 
     def _count_elements(self, inputs: Inputs, matrices: Sequence[Weight]) -> tuple[list[int], int]:
-        """Return (numbers, total). `numbers`: for each of `matrices`, how many of its elements this rank computes with.
-        `total`: number of elements of all undivided matrices. All experts of a stack count in `numbers`, because a rank
-        also computes its own experts for the rows of other ranks."""
+        """Return (numbers, total), from which follows what part of the model this rank computes. `numbers`: number of
+        elements of each of `matrices` on this rank. Stacked experts count as if they were not divided over ranks,
+        because a rank also computes its own experts for the rows of other ranks. `total`: number of elements of all
+        undivided matrices."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         shapes = {name: item.shape for name, item in bare(self, inputs).named_parameters(remove_duplicate=False)}
