@@ -133,9 +133,9 @@ def split_name(name: str) -> tuple[str, str | None]:
 def with_added(
     parameters: Mapping[str, tuple[int, ...]], adapters: Mapping[str, Adapter], maps: Mapping[str, tuple[int, int]]
 ) -> dict[str, tuple[int, ...]]:
-    """Return {name: shape} for all parameters of a layer with adapters, in the order of its module. Those of an adapter
-    come after those of its linear map. `parameters`: shapes of the layer's own parameters. `adapters`: {path of an
-    adapted linear map: its adapter}. `maps`: {path of a linear map: (out, in)}."""
+    """Return {name: shape} for all parameters of a layer with adapters, in the order of its module. The parameters of
+    an adapter come after those of its linear map. `parameters`: shapes of the layer's own parameters. `adapters`: {path
+    of an adapted linear map: its adapter}. `maps`: {path of a linear map: (out, in)}."""
     found: dict[str, tuple[int, ...]] = {}
     names = list(parameters)
     for at, name in enumerate(names):

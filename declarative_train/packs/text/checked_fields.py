@@ -26,8 +26,8 @@ _MOST_TEXTS = 4096
 
 
 class TokenSlice(NamedTuple):
-    """Slice of a token field to which a value in the model's graph is equal: the positions `start:stop` of the field's
-    output `output`. `stop`: None means to the end."""
+    """Slice of a token field that is equal to a value in the model's graph. It has the positions `start:stop` of the
+    field's output `output`. `stop`: None means to the end."""
 
     field: str
     output: str

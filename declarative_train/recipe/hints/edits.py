@@ -70,7 +70,7 @@ def propose(diagnostic: Diagnostic, text: str) -> Iterator[Proposal]:
 
 class _Site:
     """Place of a diagnostic in the text of a recipe. `entry`: the innermost entry (key and value) of the text at that
-    place. Each public method yields proposals for one kind of mistake."""
+    place. Each public method yields edits that may correct one kind of mistake."""
 
     def __init__(self, diagnostic: Diagnostic, text: str) -> None:
         self.diagnostic, self.text = diagnostic, text
