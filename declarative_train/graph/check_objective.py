@@ -60,9 +60,9 @@ class Measure:
     one_class: bool = False
 
     def with_task(self, target: TensorSpec | None) -> Measure:
-        """Return the metric, with `task: multiclass` if the recipe sets no task and the target has a probability for
-        each class, of which one is right (`one_class`). Without a task, the metric would allow several right classes
-        per item. `target`: spec of the target."""
+        """Return the metric with `task: multiclass`, if the recipe sets no task and the target has a probability for
+        each class but only one right class (`one_class`). Otherwise return it unchanged. `target`: spec of the
+        target."""
         if (
             not self.one_class
             or target is None

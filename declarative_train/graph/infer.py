@@ -404,8 +404,8 @@ def _join(path: str, inner: str) -> str:
 
 
 def _with_param_name(node: LayerNode, shape_error: ShapeError) -> ShapeError:
-    """Return the error with the key that the user wrote: if a param of the block sets the layer's key, the message
-    names the param in place of the key."""
+    """Return the shape error in the user's words: a key of the layer that a param of the block sets is replaced by the
+    name of the param."""
     param = node.params.get(shape_error.field or "")
     if param is None:
         return shape_error

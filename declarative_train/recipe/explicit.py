@@ -88,8 +88,8 @@ class _Explicit:
         return section
 
     def _evaluates_each_epoch(self) -> bool:
-        """Return whether the run is evaluated after each epoch although `evaluation.every` is omitted, because early
-        stopping or the best checkpoint needs a metric. A run of less than one epoch is evaluated only at its end."""
+        """Return whether a metric that early stopping or the best checkpoint needs is evaluated after each epoch,
+        because the recipe omits `evaluation.every`. A run of less than one epoch is evaluated only at its end."""
         recipe = self._recipe
         waits = recipe.training.early_stop is not None or recipe.checkpoint.best is not None
         is_shorter = recipe.training.epochs is not None and recipe.training.epochs < 1

@@ -151,8 +151,8 @@ class HashingFileSystem(FileSystem):
 
 
 class Writer(FsspecWriter):
-    """DCP's writer, which here repeats failed operations (`retry`). Before any rank writes, the rank that coordinates
-    the save calls `prepare`. If this fails, the save fails on all ranks."""
+    """Writer of DCP (torch's distributed checkpoints) that repeats failed operations with `retry`. Before any rank
+    writes, the rank that coordinates the save calls `prepare`. If this fails, the save fails on all ranks."""
 
     def __init__(self, path: str, retry: Retry, prepare: Callable[[], object]) -> None:
         super().__init__(path, sync_files="://" not in path, overwrite=True)

@@ -333,8 +333,8 @@ def _side_path(path: str, name: str) -> str:
 
 def make_copies(components: Iterable[Mapping[str, object]]) -> dict[str, bytes]:
     """Return the files of tokenizers and chat templates that a checkpoint must contain, as {name in the checkpoint:
-    content}. `components`: the keys of sources and fields; `tokenizer` and `template` name these files. Raises
-    TokenizerError."""
+    content}. `components`: sources and fields, as mappings; their keys `tokenizer` and `template` name the files.
+    Raises TokenizerError."""
     found: dict[str, bytes] = {}
     for component in components:
         template = component.get("template")

@@ -179,8 +179,9 @@ class _Divider:
         return {**component, "out_features": output.shape[-1] // size}
 
     def _sums_inside(self, path: str, vectors: int) -> Iterator[Sums]:
-        """Yield the communication of each divided submodule of a library's model. `path`: path of the layer that
-        contains the model. `vectors`: number of vectors (such as token embeddings) of a sample in the model."""
+        """Yield the communication (`Sums`) of each divided submodule of a library's model. `path`: path of the layer
+        that is the model. `vectors`: number of vectors (such as token embeddings) per sample that the model
+        computes."""
         for part, cut in self._cuts.parts[path].items():
             if cut.kind == "experts":
                 yield Sums(exchanges=(vectors * cut.sent,) * 2)

@@ -113,8 +113,8 @@ def in_a_line(error: BaseException) -> str:
 
 
 def _limit_memory() -> None:
-    """Limit the memory of this child process. The traced tensors have no values, so a size that is read from one may be
-    huge."""
+    """Limit the memory of this child process. Traced tensors have no values, so code that reads a size from one may get
+    a huge number."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except (OSError, ValueError):
