@@ -32,7 +32,7 @@ class InputChunk(NamedTuple):
 
 class Piece(NamedTuple):
     """Range of rows that are not read yet. `start`: index of the first row in the whole input. `where`: what the input
-    needs to find the rows, such as a file and a range of lines. It can be pickled."""
+    needs to find the rows, such as a file and a range of lines; it can be pickled."""
 
     start: int
     num_rows: int

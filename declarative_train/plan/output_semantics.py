@@ -184,12 +184,12 @@ def classes_of(plan: Plan, field: FieldSpec) -> tuple[str, ...] | None:
 
 
 def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
-    """Return the names of the classes of a category field, by class number; None for other fields. They are the words
-    or numbers of the field's vocabulary, and "unknown" for all other values.
+    """Return the names of the classes of a category field, by class number; None for other fields. They are the values
+    of the field's vocabulary, and "unknown" for the class that the key `unknown` names. A class without a value has its
+    number as name.
 
     Without a vocabulary, the names are the class numbers. But they are "false" and "true" if the column contains
-    booleans (`is_bool`) and the recipe does not set `num_classes`.
-    """
+    booleans (`is_bool`) and the recipe does not set `num_classes`."""
     size = field.tensor.shape[-1] if field.component.get("one_hot") else field.tensor.num_values
     if field.component.get("type") != "category" or size is None:
         return None

@@ -43,7 +43,8 @@ def read_setting(option: str) -> tuple[Mapping | None, list[Diagnostic]]:
 
 
 def wrap_in_path(key: str, node: Node) -> Mapping | None:
-    """Return nested mappings with `node` at the dotted path `key`; None if `key` is not a path."""
+    """Return nested mappings with `node` at the dotted path `key`: `a.b` -> {a: {b: node}}. Return None if `key` is not
+    a path."""
     parts, equals = _path(f"{PREFIX}{key}=")
     if parts is None or equals is None or not all(name for _, _, name in parts):
         return None

@@ -251,8 +251,8 @@ def _row_dims(entry: ProgramInput) -> int:
 
 
 def _try_out(program: Program) -> Program:
-    """Run the program on made-up rows. Return it with the shapes and dtypes of its outputs, and with the names of
-    outputs that are random."""
+    """Run the program on made-up rows. Return a copy of it that has the shapes and dtypes of its outputs, as found in
+    this run, and the names of the outputs that are random."""
     rows = program.rows(3)
     with blame_node(program.module, program.arguments(rows), f"computed in {program.precision}"):
         first, second = program.answers(rows, 1), program.answers(rows, 2)

@@ -159,8 +159,8 @@ class DateField(FieldOfColumns):
         return found
 
     def _read_counts(self, column: Column, values: np.ndarray) -> np.ndarray:
-        """Return `values`, which count seconds or another unit since 1970, as an array of numbers. In a csv file of new
-        rows they may be texts, which are parsed; a missing value becomes nan. Raises BadValueError."""
+        """Return `values`, which count seconds or another unit since 1970, as an array of numbers. Text, from a csv
+        file of new rows, is parsed; a missing value becomes nan. Raises BadValueError."""
         import numpy as np
 
         if values.dtype != object:

@@ -79,8 +79,8 @@ def layout_of(count: int) -> Settings:
 @dataclass(frozen=True, slots=True)
 class Source:
     """Recipe that can be planned: the file at `path`, or a generated `text` for a published model. `settings`: values
-    that replace those in the recipe. `through`: block or library that computes the published model. `notes`: what the
-    generated recipe leaves out."""
+    that replace those in the recipe. `through`: block or library that computes the published model. `notes`: sentences
+    on the parts of the published model that the generated recipe leaves out."""
 
     path: str
     settings: Settings

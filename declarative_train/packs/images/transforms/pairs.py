@@ -104,7 +104,8 @@ class CutMix(PairTransform):
 
 
 def add_weighted(own: torch.Tensor, other: torch.Tensor, shares: np.ndarray) -> torch.Tensor:
-    """Return shares * own + (1 - shares) * other, both (R, ...). `shares`: one number for each of the R rows."""
+    """Return shares * own + (1 - shares) * other, with the dtype of `own`. Both tensors are (R, ...). `shares`: one
+    number for each of the R rows."""
     import torch
 
     exact = own.dtype if own.dtype in (torch.float32, torch.float64) else torch.float32
