@@ -42,12 +42,12 @@ class Beat:
 
     number      number of this heartbeat
     step        the current step, or None
-    count       number of batches so far
+    count       number of batches so far, also those of evaluations
     is_saving   the rank saves a checkpoint
     collective  the collective in which the rank waits, or ""
-    looks       checks of whether the rank waits in a collective; none before the first step has ended and during saves
-    busy        checks that found that the rank was not waiting
-    """
+    looks       how often it was checked whether the rank waits in a collective; this is not checked before the first
+                step has ended and during saves
+    busy        in how many of these checks the rank was not waiting"""
 
     rank: int
     number: int

@@ -61,9 +61,8 @@ def read_reference(text: str, span: Span) -> Edge | None:
 class RequestedInputs(NamedTuple):
     """References in the key `input` or `inputs` of a node. A reference that could not be read is None.
 
-    `listed`: the reference in `input`, or those in `inputs` if it is a list. `listed_nodes`: the YAML nodes of
-    `listed`, for messages. `named`: if `inputs` is a mapping, (name of the input, references) for each entry.
-    """
+    `listed`: the one reference in `input`, or those in a list `inputs`. `listed_nodes`: YAML nodes of `listed`, for
+    messages. `named`: (name of the input, its references) for each entry, if `inputs` is a mapping."""
 
     listed: tuple[Edge | None, ...] = ()
     named: tuple[tuple[Scalar, tuple[Edge | None, ...]], ...] = ()
