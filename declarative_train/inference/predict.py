@@ -23,7 +23,7 @@ from declarative_train.inference.input import Input, Piece, Pieces
 from declarative_train.inference.reading import STDIN, STDIN_TITLE, of_table, open_input, spool_stdin
 from declarative_train.inference.sample_batches import RowSamples, SampleBatch, Samples
 from declarative_train.inference.trained import Trained
-from declarative_train.inference.windows import WindowSamples, table_of, table_of_frame
+from declarative_train.inference.windows import WindowSamples, table_of, table_of_frame, text_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,7 +156,8 @@ class FileSamples:
             self._samples = RowSamples(data, names, rows, batch_rows, _all(keep, rows.names))
         else:
             table, named = table_of(files, data.source, title)
-            self._samples = WindowSamples(data, names, table, named, batch_rows, _all(keep, list(table.columns)))
+            kept = _all(keep, list(table.columns))
+            self._samples = WindowSamples(data, names, table, named, batch_rows, kept, text_of(files, data.source))
 
     def pieces(self) -> Pieces:
         return self._samples.pieces()

@@ -290,8 +290,14 @@ def _json_pieces(file: str, most: int | None) -> Pieces:
 
 
 def _json_table(where: _LineRange | _ReadColumns) -> pa.Table:
+    import pyarrow as pa
+
     block: bytes = where.columns[""] if isinstance(where, _ReadColumns) else _bytes_of(where)
     try:
-        return read_lines(where.file, where.row, block, [])
+        table = read_lines(where.file, where.row, block, [])
+        if not any(pa.types.is_timestamp(kind) for kind in table.schema.types):
+            return table
+        texts = [field.with_type(pa.string()) if pa.types.is_timestamp(field.type) else field for field in table.schema]
+        return read_lines(where.file, where.row, block, [], pa.schema(texts))
     except SourceError as error:
         raise InputError(str(error)) from None

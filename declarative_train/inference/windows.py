@@ -7,6 +7,7 @@ the last row of the input. N windows, S rows per window."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from declarative_train.data.rows import RowOrder, RowRange, SetRows, make_window
 from declarative_train.data.spec import DataSpec, FieldSpec, WindowSpec
 from declarative_train.files.open_files import format_path
 from declarative_train.files.paths import SourceError
-from declarative_train.inference.input import InputError, Piece, Pieces, slices
-from declarative_train.inference.reading import STDIN, files_of, kind_of_file
+from declarative_train.inference.fields import select_columns
+from declarative_train.inference.input import Input, InputError, Piece, Pieces, slices
+from declarative_train.inference.reading import STDIN, files_of, kind_of_file, open_input
 from declarative_train.inference.sample_batches import PIECE_BATCHES, SampleBatch
 from declarative_train.inference.trained import UsageError
 
@@ -50,6 +52,14 @@ def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | No
         return table, title or (format_path(paths[0]) if len(paths) == 1 else f"{format_path(paths[0])} and more")
     except SourceError as error:
         raise InputError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
+
+
+def text_of(paths: Sequence[str], source: Mapping[str, object]) -> Input | None:
+    """Return the rows of csv or JSON lines files with text as it is in the files, such as dates. Return None for other
+    files. `paths` and `source` are those of `table_of`."""
+    if source["type"] == "text" or kind_of_file(files_of(paths)[0], source) not in ("csv", "jsonl"):
+        return None
+    return open_input(paths, source)
 
 
 def table_of_frame(frame: pa.Table) -> tuple[Table, str]:
@@ -90,13 +100,14 @@ class WindowSamples:
         title: str,
         batch_rows: int,
         keep: Sequence[str] = (),
+        text: Input | None = None,
     ) -> None:
         """Find the rows of each window. `names`: fields to read. `title`: the table's name in messages. `batch_rows`:
-        windows per batch. `keep`: columns of the input that are copied to the result. Raises UsageError and
-        InputError."""
+        windows per batch. `keep`: columns of the input that are copied to the result. `text`: the rows of `table` from
+        which columns are copied; None: they are copied from `table`. Raises UsageError and InputError."""
         assert data.window is not None
         specs = [spec for spec in data.fields if spec.name in names]
-        self._table, self._keep, self._batch_rows = table, keep, batch_rows
+        self._table, self._text, self._keep, self._batch_rows = table, text, keep, batch_rows
         if unknown := [name for name in keep if name not in table.columns]:
             raise UsageError(f"--keep {unknown[0]}: {title} has no such column; help: "
                              f"{did_you_mean(unknown[0], list(table.columns))}")  # fmt: skip
@@ -128,6 +139,10 @@ class WindowSamples:
         """Names of the columns of the result that precede the predictions."""
         return tuple(dict.fromkeys([FIRST, LAST, *filter(None, [self._by]), *self._keep]))
 
+    @property
+    def _copied(self) -> list[str]:
+        return [name for name in self.kept_columns if name not in (FIRST, LAST)]
+
     def pieces(self) -> Pieces:
         return slices(len(self._starts), self._piece_rows)
 
@@ -157,9 +172,18 @@ class WindowSamples:
 
         first, last = self._rows.at(starts), self._rows.at(starts + self.span - 1)
         found: dict[str, Any] = {FIRST: pa.array(first + 1), LAST: pa.array(last + 1)}
-        names = [name for name in self.kept_columns if name not in found]
-        read = self._table.read(names, last) if names else {}
-        return pa.table(found | {name: _array(read[name]) for name in names})
+        if self._text is not None and self._copied:
+            return pa.table(found | dict(zip(self._copied, self._whole_text.take(last).columns, strict=True)))
+        read = self._table.read(self._copied, last) if self._copied else {}
+        return pa.table(found | {name: _array(read[name]) for name in self._copied})
+
+    @cached_property
+    def _whole_text(self) -> pa.Table:
+        import pyarrow as pa
+
+        assert self._text is not None
+        chunks = [select_columns(chunk, self._copied) for chunk in self._text.read(self._copied)]
+        return pa.concat_tables(chunks, promote_options="permissive")
 
 
 def _rows_taken(reader: FieldReader, length: int) -> np.ndarray:

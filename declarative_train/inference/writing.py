@@ -167,7 +167,7 @@ def _as_csv(table: pa.Table, *, header: bool) -> str:
     import pyarrow as pa
     from pyarrow import csv
 
-    flat = flatten_lists(table)
+    flat = _dates_as_text(flatten_lists(table))
     sink = pa.BufferOutputStream()
     style = "needed" if any(map(_needs_quotes, flat.columns)) else "none"
     csv.write_csv(flat, sink, csv.WriteOptions(include_header=False, quoting_style=style))
@@ -188,11 +188,23 @@ def _needs_quotes(column: pa.ChunkedArray) -> bool:
     return bool(pc.any(pc.match_substring_regex(column, '[",\r\n]|^$')).as_py())
 
 
+def _dates_as_text(table: pa.Table) -> pa.Table:
+    """Return a table with text such as `2025-01-01T11:00:00` in place of dates with times."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for number, name in enumerate(table.column_names):
+        if pa.types.is_timestamp(table.schema.types[number]):
+            texts = pc.replace_substring(table.column(number).cast(pa.string()), " ", "T")
+            table = table.set_column(number, name, pc.replace_substring_regex(texts, r"\.0+(Z?)$", r"\1"))
+    return table
+
+
 def _as_json(table: pa.Table) -> str:
     """Return a table as JSON lines. nan and infinite numbers become null, because JSON cannot represent them."""
     return "".join(
         f"{json.dumps({name: _plain(value) for name, value in row.items()}, ensure_ascii=False)}\n"
-        for row in table.to_pylist()
+        for row in _dates_as_text(table).to_pylist()
     )
 
 

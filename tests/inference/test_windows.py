@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +205,28 @@ def test_what_cannot_be_is_said(load: Path, tmp_path: Path, capsys: pytest.Captu
     empty = write_csv(tmp_path / "empty.csv", COLUMNS, [])
     assert main(["predict", str(load), str(empty)]) == 0
     assert capsys.readouterr().out == "future_0,future_1\n"
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_kept_column_is_the_text_of_the_file(
+    load: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str
+) -> None:
+    rows = [[*row, f"2025-01-01T{row[0]:02}:00:00+02:00"] for row in load_rows(12, seed=5)]
+    names = [*COLUMNS, "time"]
+    path = write_csv(tmp_path / "new.csv", names, rows)
+    if ending == "jsonl":
+        path = tmp_path / "new.jsonl"
+        path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
+    found = predicted(capsys, load, path, "--keep", "time")
+    assert [row["time"] for row in found] == [rows[int(row["last_row"]) - 1][-1] for row in found]
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_kept_date_of_a_parquet_file_is_text_in_a_text_file(load: Path, tmp_path: Path, ending: str) -> None:
+    rows = load_rows(12, seed=5)
+    frame = pa.table(dict(zip(COLUMNS, zip(*rows, strict=True), strict=True)))
+    times = pa.array([row[0] * 3600 for row in rows]).cast(pa.timestamp("s"))
+    parquet.write_table(frame.append_column("time", times), tmp_path / "new.parquet")
+    out = tmp_path / f"out.{ending}"
+    assert main(["predict", str(load), str(tmp_path / "new.parquet"), "--keep", "time", "-o", str(out)]) == 0
+    assert "1970-01-01T07:00:00" in re.split('[,"]', out.read_text())
