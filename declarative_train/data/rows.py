@@ -42,7 +42,8 @@ class SetRows(ABC):
             yield start, self.between(start, min(start + size, len(self)))
 
     def pick(self, indices: np.ndarray) -> SetRows:
-        """Return the set that has only the rows with these `indices`, which ascend."""
+        """Return a set with only some of the rows of this set. `indices`: their indices in this set, in ascending
+        order."""
         return RowList(self.at(indices))
 
 

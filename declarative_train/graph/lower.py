@@ -139,9 +139,9 @@ def _origin(scope: Scope, wire: str) -> WireOrigin:
 
 
 def _batch_name(batch_graph: Graph, wire: str) -> str:
-    """Return the name of a wire (a value in the model's graph) in batches: the name of the output of `batch_graph` that
-    has this value, otherwise the name of a field. `batch_graph`: graph of the nodes that are computed from fields
-    alone."""
+    """Return the name under which a batch has the value `wire` of the model's graph: the name of the output of
+    `batch_graph` that has this value, otherwise the name of a field. `batch_graph`: graph of the nodes that are
+    computed from fields alone."""
     return next((name for name, edge in batch_graph.outputs.items() if edge == wire), wire)
 
 

@@ -167,8 +167,8 @@ class SweepRunner:
         return True
 
     def _wait_for_orphan(self, folder: Path) -> None:
-        """Wait until the run in `folder`, which an earlier, killed sweep left behind, has stopped. Return without it
-        after ORPHANS_S seconds, or if this sweep is asked to stop."""
+        """Wait until the run in `folder`, which an earlier, killed sweep left behind, has stopped. Also return after
+        ORPHANS_S seconds, and if this sweep is asked to stop."""
         deadline_s = time.monotonic() + ORPHANS_S
         while is_locked(folder) and not self._is_asked and time.monotonic() < deadline_s:
             time.sleep(LOOK_S)
