@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from declarative_train.components.data import LISTS, BadValueError, Column, Field, MissingPackageError
+from declarative_train.components.data import LISTS, MESSAGES, BadValueError, Column, Field, MissingPackageError
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.columns import format_shape
 from declarative_train.core.diagnostics.suggest import did_you_mean
@@ -108,7 +108,7 @@ def _split(chunk: InputChunk, size: int) -> Iterator[InputChunk]:
     for begin in range(0, chunk.num_rows, size):
         count = min(size, chunk.num_rows - begin)
         columns = {name: values[begin : begin + count] for name, values in chunk.columns.items()}
-        yield InputChunk(chunk.title, chunk.start + begin, count, columns, _behind(chunk, begin))
+        yield InputChunk(chunk.title, chunk.start + begin, count, columns, _behind(chunk, begin), chunk.messages)
 
 
 def _behind(chunk: InputChunk, begin: int) -> Callable[[int], str]:
@@ -175,7 +175,7 @@ class _FieldConverter:
 
     def make(self, read: Mapping[str, np.ndarray], chunk: InputChunk) -> np.ndarray:
         arrays = [read[name] for name in self.spec.columns]
-        columns = [self._column(at, name, read[name]) for at, name in enumerate(self.spec.columns)]
+        columns = [self._column(at, name, read[name], chunk) for at, name in enumerate(self.spec.columns)]
         shape_error = self._field.check(columns) if chunk.num_rows else None
         if shape_error is not None:
             raise InputError(f"{chunk.title}: field `{self.spec.name}`: {shape_error.message}")
@@ -189,8 +189,10 @@ class _FieldConverter:
             raise InputError(f"{chunk.title}: {text}")
         return made
 
-    def _column(self, at: int, name: str, values: np.ndarray) -> Column:
+    def _column(self, at: int, name: str, values: np.ndarray, chunk: InputChunk) -> Column:
         dtype = "object" if values.dtype == object else str(values.dtype)
+        if dtype == "object" and _has_messages(name, chunk):
+            return Column(name, MESSAGES)
         if dtype == "object" and isinstance(next((each for each in values if each is not None), ""), bytes):
             dtype = "bytes"
         return Column(name, dtype, values.shape[1:], self._num_guaranteed(at))
@@ -205,6 +207,17 @@ class _FieldConverter:
         if component["type"] == "tensor" and (component.get("dtype") is not None or self.spec.tensor.is_floating):
             return None
         return int((intervals[at] if len(intervals) > 1 else intervals[0])[1]) + 1
+
+
+def _has_messages(name: str, chunk: InputChunk) -> bool:
+    """Return whether the values of the column `name` are lists of messages."""
+    from declarative_train.components.datasets.arrow_columns import describe
+
+    values = chunk.columns[name]
+    if isinstance(values, np.ndarray):
+        return name in chunk.messages
+    column = describe(name, values.type)
+    return isinstance(column, Column) and column.dtype == MESSAGES
 
 
 def _message(spec: FieldSpec, error: BadValueError, chunk: InputChunk) -> str:

@@ -21,13 +21,14 @@ class InputError(Exception):
 class InputChunk(NamedTuple):
     """Rows that were read. `title`: the file's name in messages. `start`: index of the first row in the whole input.
     `columns`: Arrow or numpy values by name. `place`: function that takes a row of the chunk and returns its file and
-    row as text."""
+    row as text. `messages`: names of numpy columns whose values are lists of messages, as JSON text."""
 
     title: str
     start: int
     num_rows: int
     columns: Mapping[str, Any]
     place: Callable[[int], str]
+    messages: frozenset[str] = frozenset()
 
 
 class Piece(NamedTuple):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from declarative_train.components.data import Table
+from declarative_train.components.data import MESSAGES, Table
 from declarative_train.components.datasets import DATASETS, endings, endings_in_folders
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.files.open_files import expand, format_path, packing
@@ -174,7 +174,8 @@ def _table_input(
         if old != new:
             columns_by_name.pop(old, None)
     names = list(columns_by_name)
-    large = [name for name, column in columns_by_name.items() if table.columns[column].dtype == "bytes"]
+    dtypes = {name: table.columns[column].dtype for name, column in columns_by_name.items()}
+    large = [name for name, dtype in dtypes.items() if dtype == "bytes"]
 
     def pieces(columns: Sequence[str], most: int | None = None) -> Pieces:
         held = {_column_to_read(names, asked, is_array) for asked in columns}
@@ -191,7 +192,8 @@ def _table_input(
         except SourceError as error:
             raise InputError(str(error)) from None
         found = {asked: values[columns_by_name[name]] for asked, name in held.items()}
-        return InputChunk(title, piece.start, piece.num_rows, found, partial(_place_in, table, piece.start))
+        messages = frozenset(asked for asked, name in held.items() if dtypes[name] == MESSAGES)
+        return InputChunk(title, piece.start, piece.num_rows, found, partial(_place_in, table, piece.start), messages)
 
     return Input(title, [*names, *table.left_out], pieces, read_piece, files, large=large)
 

@@ -6,9 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from declarative_train.app.main import main
+from declarative_train.inference.evaluate import evaluate
 from declarative_train.inference.trained import UsageError, open_trained
 from declarative_train.packs.text.generation import TextModel, encode_prompt
 
@@ -96,6 +99,20 @@ def test_a_run_answers_and_so_does_what_it_left(folder: Path, capsys: pytest.Cap
     assert "a message has `content`, and no `role`" in capsys.readouterr().err
     assert main(["export", kept, "--to", "huggingface", "-o", "out"]) == 0
     assert (folder / "out" / "chat_template.jinja").read_text() == TEMPLATE
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_new_dialogues_are_judged_by_their_answers(folder: Path, ending: str) -> None:
+    """By the same template and mask as those of the run: the loss of the same dialogue is the same."""
+    turns = [{"role": "user", "content": "And snow?"}, {"role": "assistant", "content": "White, I think."}]
+    (folder / "rows.jsonl").write_text(f"{json.dumps({'messages': turns})}\n" * 80)
+    (folder / "r.yaml").write_text(RECIPE.replace("90", "2").replace("evaluation:", "# "))
+    assert main(["run", "r.yaml", "--quiet"]) == 0
+    if ending == "parquet":
+        parquet.write_table(pa.Table.from_pylist([{"messages": turns}] * 8), folder / "rows.parquet")
+    model = open_trained("runs/chats")
+    known = evaluate(model).values["validation/loss"]
+    assert evaluate(model, data=f"rows.{ending}").values["data/loss"] == pytest.approx(known, abs=1e-6)
 
 
 def test_another_template_is_another_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
