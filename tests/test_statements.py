@@ -92,7 +92,7 @@ docs/gallery.md
     Tests check the bounds
         test_recipes.py::test_the_gallery_learns_what_its_stories_say
 docs/architecture.md
-    imports only packages above it in this table
+    imports only packages above it in the table below
         test_layers.py::test_a_package_imports_only_packages_below_it
     to the bit on the same layout
         run/test_resume.py::test_to_the_bit_on_the_same_layout

@@ -318,9 +318,9 @@ class LoadedWindow:
         return self._decode_lazy(indices)
 
     def _skip(self, error: BadSampleError, indices: np.ndarray) -> None:
-        """Replace the sample with a broken image that `error` names, from now on, by the next sample of the window that
-        was not tried for it. `indices`: the samples that are being read, as indices in the shuffled window. Raises
-        `error` if every sample was tried, or if the recipe does not skip bad rows."""
+        """From now on, read another sample in place of the sample with a broken image that `error` names: the next
+        one of the window that was not yet tried for it. `indices`: the samples that are being read, as indices in
+        the shuffled window. Raises `error` if every sample was tried, or if the recipe does not skip bad rows."""
         prepared, size = self._prepared, self.window.size
         if prepared.skips is None:
             raise error

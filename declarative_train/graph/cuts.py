@@ -58,8 +58,9 @@ class Cuts:
         return frozenset(name for name in self.parameters if name.startswith(paths))
 
     def with_experts(self, path: str, found: LayerCut) -> Cuts:
-        """Return a copy in which the layer at `path` is divided over the axis `expert`, as `found` says, and no longer
-        over the axis `tensor`. In a library's model, only the submodules in `found.parts` change."""
+        """Return a copy in which the layer at `path` is divided over the axis `expert` instead of `tensor`. `found`:
+        how it is divided. If the layer is a whole model of a library, this holds only for the submodules in
+        `found.parts`; its others keep their division."""
         own = tuple(f"{path}.{name}." for name in found.parts) or (f"{path}.",)
         return replace(
             self,

@@ -183,8 +183,8 @@ def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple
 def find_layer_init(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
     """Return the init that a layer defines for its parameter `name`, which is used if the recipe sets none.
 
-    For a layer that sets initial values in its own code, such as one of a plugin, the init copies the value from there.
-    It can also fill another parameter that is tied to `name`.
+    For a layer that sets initial values in its own code, such as one of a plugin, the init copies the values of `name`
+    from there, also if it fills another parameter that is tied to `name`.
     """
     rule = _find_init(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
     return AsTheCodeDoes(parameter=name) if rule.of_layer else rule

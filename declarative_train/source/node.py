@@ -17,11 +17,10 @@ Piece = tuple[int, int, int]  # (offset in the text, line, column) where a row o
 
 
 class Scalar(NamedTuple):
-    """Single value. `value` follows the core rules of YAML 1.2 (`1e-4` is a float, `no` a string). `text` is the text
-    as typed, without quotes. `template`: the typed text of the template, if `value` and `text` are the result of one;
-    otherwise None.
+    """Single value. `value` follows the core rules of YAML 1.2 (`1e-4` is a float, `no` a string). `text` is the
+    value as text without quotes: as typed, or the result of a template. `template`: the template as typed, or None.
 
-    `pieces`: where the characters of `text` are in the file, if it has several lines or escapes; otherwise ().
+    `pieces`: if the text has several lines or escapes, where each run of its characters is in the file; otherwise ().
     """
 
     value: ScalarValue

@@ -100,8 +100,9 @@ def _where(plan: Plan, node: Node) -> str:
 
 
 def _divide_rows(trained: Trained, chosen: PreparedSet, width: int | None) -> list[str]:
-    """Return a title, and a table of the first rows of the set `chosen`: for each row, the rank that would evaluate it,
-    the output of the model, and the prediction. `width`: characters in a line; None: any number."""
+    """Return the lines of a table that shows how an evaluation of the set `chosen` is divided over ranks: for each
+    of the first rows, the rank that gets it, the output of the model, and the prediction. The first line is a title.
+    `width`: characters in a line; None: any number."""
     import torch
 
     plan = trained.plan

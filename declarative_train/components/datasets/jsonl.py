@@ -94,8 +94,9 @@ def _find_blank_lines(content: Any) -> list[tuple[int, str]]:
 
 
 def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
-    """Return the message `error` of pyarrow with line numbers in place of its row numbers. The two differ because
-    pyarrow does not count the lines in `gone`: pairs (line from 0, reason)."""
+    """Return pyarrow's message `error` with each row number (N in "in row N") replaced by the number of the line. They
+    differ because pyarrow does not see the lines in `gone` (blank or left out): pairs (line, reason). All numbers are
+    from 0."""
 
     def line_of(found: re.Match[str]) -> str:
         row = int(found[1])

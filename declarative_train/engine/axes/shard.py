@@ -86,8 +86,8 @@ def find_gather_groups(
 def _make_group(
     model: nn.Module, names: tuple[str, ...], reshard: bool | int
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield (modules, `reshard`), where `modules` are those of the nodes `names` that have parameters on this rank.
-    Yield nothing if there are none. `reshard`: value of `reshard_after_forward` of `fully_shard`."""
+    """Yield one pair (modules, `reshard`), for one call of `fully_shard`: the modules of the nodes `names` that have
+    parameters on this rank. Yield nothing if there are none. `reshard`: its argument `reshard_after_forward`."""
     found = [module for module in find_unit_modules(model, names, rest=False) if any(True for _ in module.parameters())]
     if found:
         yield found, reshard

@@ -136,8 +136,8 @@ def add_rows(source: Tensors, grown: Mapping[str, tuple[int, int]]) -> Tensors:
 
 
 def round_to_storage(source: Tensors, storages: Mapping[str, StorageName]) -> Tensors:
-    """Return the tensors of `source`, some of them rounded to a number format, row by row. `storages`: a dict from the
-    names of these tensors to their formats."""
+    """Return the tensors of `source`. Those in `storages` ({name: number format}) keep their dtype and shape, but have
+    the values that remain after storing them in that format, in which each row has scales of its own."""
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
         values = source.read(name, first, last, dim)

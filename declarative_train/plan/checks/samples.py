@@ -18,10 +18,11 @@ from declarative_train.data.spec import BatchSpec
 def cannot_balance(span: Span, term: str, problem: str) -> Diagnostic:
     """cannot-balance (O105)
 
-    Finds: class weights `balanced` that cannot be computed, because a training row has a class for which the input has
-           no score, or because all items are excluded (by `ignore_index` or the mask).
-    Why:   the weight of a class is the inverse of its share of the training rows, which are counted when the recipe is
-           compiled.
+    Finds: weights `balanced` that cannot be computed. For `class_weights`: a training row has a class for which the
+           input has no score, or all items are excluded (by `ignore_index` or the mask). For `pos_weight`: no training
+           row is positive, or none is negative.
+    Why:   the weights follow from the shares of the classes in the training rows, which are counted when the recipe is
+           compiled. In the example, y is at most 9.
     Diff:
         # whole file
         name: balance
@@ -33,13 +34,11 @@ def cannot_balance(span: Span, term: str, problem: str) -> Diagnostic:
         model:
           graph:
     -       rare: float(y > 20)
-    -       logits: {type: linear, out_features: 1, input: x}
-    -       score: logits[:, 0]
-    +       shifted: y + 1
-    +       logits: {type: linear, out_features: 11, input: x}
+    +       rare: float(y > 7)
+            logits: {type: linear, out_features: 1, input: x}
+            score: logits[:, 0]
         objective:
-    -     loss: {type: bce_with_logits, input: score, target: rare, pos_weight: balanced}
-    +     loss: {type: cross_entropy, input: logits, target: shifted, class_weights: balanced}
+          loss: {type: bce_with_logits, input: score, target: rare, pos_weight: balanced}
         training: {epochs: 1, global_batch_size: 8, optimizer: {type: sgd, lr: 0.1}}
     """
     return error("O105", span, f"the loss `{term}` cannot be balanced: {problem}", "set the weights as numbers")

@@ -132,8 +132,8 @@ def dead_node(span: Span, name: str, readers: str) -> Diagnostic:
         model:
           graph:
             hidden: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10, input: act}
     -       spare:  {type: relu, input: hidden}
-            logits: {type: linear, out_features: 10}
     """
     # `readers`: possible users (the objective, the outputs of a block).
     hint = f"use it in a node or in {readers}, or remove it"

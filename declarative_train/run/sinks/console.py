@@ -46,7 +46,7 @@ NARROW = 11  # column width in a narrow terminal
 
 
 class ConsoleSink(Sink):
-    """Sink for the terminal (or log file) of one run."""
+    """Sink that prints the events of one run: a progress bar and a row per epoch in a terminal, else plain lines."""
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:

@@ -79,8 +79,9 @@ def record_step(folder: Path, step: int, job: RankJob, context: FailureContext, 
 def compare_step(
     folder: Path, reports: Path, step: int, job: RankJob, context: FailureContext, asked: Callable[[], bool]
 ) -> int:
-    """Run step number `step` as one rank of the requested mode, compare it with the files in `folder`, and write a
-    report to the folder `reports`. Return the exit code. The other arguments are those of `run_rank` in `run/rank.py`.
+    """Run step number `step` as one rank of the mode that `dtrain verify` checks. Compare its outputs, gradients and
+    parameters with those that `record_step` wrote to `folder`, and write a report to the folder `reports`. Return the
+    exit code. The other arguments are those of `run_rank` in `run/rank.py`.
     """
     with torch_settings(job.plan, device := _device(job, context)):
 

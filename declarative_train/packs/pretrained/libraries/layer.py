@@ -159,10 +159,11 @@ class LibraryLayer(Layer):
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)
 
     def _count_elements(self, inputs: Inputs, matrices: Sequence[Weight]) -> tuple[list[int], int]:
-        """Return (numbers, total), from which follows what part of the model this rank computes. `numbers`: number of
-        elements of each of `matrices` on this rank. Stacked experts count as if they were not divided over ranks,
-        because a rank also computes its own experts for the rows of other ranks. `total`: number of elements of all
-        undivided matrices."""
+        """Return (numbers, total): sum(numbers) / total is the share of the model's operations that this rank computes.
+
+        numbers  elements of each of `matrices` on this rank; stacked experts count whole, because a rank with a part of
+                 the experts computes them for the rows of all ranks
+        total    elements of all matrices before they are divided"""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         shapes = {name: item.shape for name, item in bare(self, inputs).named_parameters(remove_duplicate=False)}

@@ -22,7 +22,8 @@ class LoraLinear(nn.Linear):
     lora_A.weight            (rank, in); several A under each other if PEFT adapted parts of the map separately
     lora_B.weight            (out, rank)
     lora_magnitude_vector    m (rows,), for DoRA: the result is x (m W' / |W'|)^T + b, where W' = W + scaling * B A and
-                             |W'| are the lengths of its rows; dropout affects only the adapter's part
+                             |W'| are the lengths of its rows; with dropout, only x W^T is computed from x, and what is
+                             added to it from dropout(x), as in PEFT
 
     Hu et al., LoRA, 2021, https://arxiv.org/abs/2106.09685, section 4.1. Liu et al., DoRA, 2024,
     https://arxiv.org/abs/2402.09353, sections 4.1 and 4.3.
