@@ -2,7 +2,7 @@
 launcher to it.
 
 Through this store the agents of all nodes agree which nodes take part in the next start of the ranks
-(`run/coordinator.py`). torch's launcher on each node is told only of its own node. If it knew the others, its barriers
+(`run/coordinator.py`). torch's launcher on each node knows only its own node. If it knew the others, its barriers
 would wait minutes for a lost node, and its rendezvous backends could not replace one."""
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ class Axes(Section):
 
     @property
     def reshard(self) -> bool | int | None:
-        """Whether ranks free the gathered parameters after the forward pass: the key `reshard`, by default True. A
-        number means the same as in torch's `fully_shard`. None if parameters are not sharded. False in a pipeline,
+        """Return whether ranks free the gathered parameters after the forward pass: the key `reshard`, by default True.
+        A number means the same as in torch's `fully_shard`. None if parameters are not sharded. False in a pipeline,
         whose stages keep the gathered parameters for a whole step."""
         if self.data is None or self.data.shard is None:
             return None
